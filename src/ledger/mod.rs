@@ -1,0 +1,3 @@
+//! The admission machine.
+pub mod hold;
+pub mod idempotency;

@@ -1,0 +1,5 @@
+//! Highwater.
+
+pub mod domain;
+pub mod usage;
+pub mod ledger;

@@ -1,0 +1,118 @@
+//! One window's use in memory: this process's own slot inline, everything else folded aside.
+//!
+//! A map per key would cost more memory than all the rest of a counter, so the slots of other actors are
+//! boxed and absent until one exists, and their sums are kept beside them: reading a counter is three
+//! additions.
+
+use crate::domain::time::WindowId;
+use crate::usage::actor::ActorId;
+
+/// What one other actor has charged and given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Whose slot.
+    pub actor: ActorId,
+    /// Charged.
+    pub p: u64,
+    /// Given back.
+    pub n: u64,
+    /// Whether the actor is an earlier process of this region.
+    pub home: bool,
+}
+
+/// Use in one window.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WindowUse {
+    /// Which window.
+    pub id: WindowId,
+    own_p: u64,
+    own_n: u64,
+    others: Option<Box<Others>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Others {
+    home_net: i128,
+    away_net: i128,
+    slots: Vec<Slot>,
+}
+
+impl WindowUse {
+    /// A window without use.
+    pub const fn new(id: WindowId) -> Self {
+        Self { id, own_p: 0, own_n: 0, others: None }
+    }
+
+    /// This process's own slot: charged and given back.
+    pub const fn own(&self) -> (u64, u64) {
+        (self.own_p, self.own_n)
+    }
+
+    /// Whether nothing was ever charged here.
+    pub const fn is_empty(&self) -> bool {
+        self.own_p == 0 && self.own_n == 0 && self.others.is_none()
+    }
+
+    fn net(&self, away: bool) -> u64 {
+        let mut net = i128::from(self.own_p) - i128::from(self.own_n);
+        if let Some(others) = &self.others {
+            net = net.saturating_add(others.home_net);
+            if away {
+                net = net.saturating_add(others.away_net);
+            }
+        }
+        u64::try_from(net.max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// Units in use by this region, all its processes together; a sum below zero counts as zero.
+    pub fn home(&self) -> u64 {
+        self.net(false)
+    }
+
+    /// Units in use by all regions, as far as they are known here.
+    pub fn world(&self) -> u64 {
+        self.net(true)
+    }
+
+    /// Adds a charge to the own slot.
+    pub fn charge(&mut self, units: u64) {
+        self.own_p = self.own_p.saturating_add(units);
+    }
+
+    /// Adds to what the own slot has given back.
+    ///
+    /// The caller has made sure that no more is given back than is in use; the slot itself may go negative
+    /// when what an earlier process charged is given back by this one.
+    pub fn give_back(&mut self, units: u64) {
+        self.own_n = self.own_n.saturating_add(units);
+    }
+
+    /// The slots of all other actors.
+    pub fn others(&self) -> &[Slot] {
+        self.others.as_deref().map_or(&[], |others| others.slots.as_slice())
+    }
+
+    /// Joins what is known of another actor's slot. Returns whether anything was news.
+    pub fn merge_slot(&mut self, news: Slot) -> bool {
+        let others = self.others.get_or_insert_default();
+        let known = match others.slots.iter_mut().find(|slot| slot.actor == news.actor) {
+            Some(known) => known,
+            None => {
+                others.slots.push(Slot { p: 0, n: 0, ..news });
+                let Some(last) = others.slots.last_mut() else { return false };
+                last
+            }
+        };
+        let gained_p = news.p.saturating_sub(known.p);
+        let gained_n = news.n.saturating_sub(known.n);
+        known.p += gained_p;
+        known.n += gained_n;
+        let gained = i128::from(gained_p) - i128::from(gained_n);
+        if known.home {
+            others.home_net = others.home_net.saturating_add(gained);
+        } else {
+            others.away_net = others.away_net.saturating_add(gained);
+        }
+        gained_p > 0 || gained_n > 0
+    }
+}
