@@ -1,5 +1,6 @@
 //! Highwater.
 
+pub mod catalogue;
 pub mod domain;
 pub mod usage;
 pub mod ledger;
