@@ -1,5 +1,7 @@
 //! Highwater.
 
+pub mod algorithm;
+pub mod catalogue;
 pub mod domain;
-pub mod usage;
 pub mod ledger;
+pub mod usage;
