@@ -4,3 +4,4 @@ pub mod domain;
 pub mod usage;
 pub mod ledger;
 pub mod region;
+pub mod telemetry;
