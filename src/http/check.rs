@@ -10,6 +10,8 @@ use axum::http::HeaderValue;
 use axum::http::Response;
 use axum::response::IntoResponse;
 use bytes::Bytes;
+use futures_util::future::Either;
+use futures_util::future::join_all;
 use sha2::Digest;
 use sha2::Sha256;
 use smallvec::SmallVec;
@@ -293,23 +295,43 @@ async fn batched(region: &Arc<Region>, headers: &HeaderMap, request: Body) -> Re
     let batch: BatchBody<'_> = body::parse(&bytes)?;
     let mut answers = Vec::with_capacity(64 + 384 * batch.items.0.len());
     answers.extend_from_slice(b"{\"results\":[");
-    for (index, item) in batch.items.0.iter().enumerate() {
-        if index > 0 {
-            answers.push(b',');
+    let mut items = batch.items.0.iter().map(|item| item.get().as_bytes()).peekable();
+    while items.peek().is_some() {
+        // Items are decided in order. Those without a key may then wait for the disk together, so that a
+        // batch of `sync` checks shares its commits; a keyed one ends before the next begins, since that
+        // may repeat it.
+        let mut waiting = Vec::new();
+        let mut keyed_item = None;
+        for text in items.by_ref() {
+            match item_key(text) {
+                Ok(None) => waiting.push(Either::Left(plain(region, &caller, text, true))),
+                Ok(Some(key)) => {
+                    keyed_item = Some((text, key));
+                    break;
+                }
+                Err(problem) => waiting.push(Either::Right(std::future::ready(Err(problem)))),
+            }
         }
-        let text = item.get().as_bytes();
-        let answered = match item_key(text) {
-            Ok(None) => plain(region, &caller, text, true).await,
-            Ok(Some(key)) => keyed(region, caller.clone(), bytes.slice_ref(text), key, true).await,
-            Err(problem) => Err(problem),
-        };
-        match answered {
-            Ok(rendered) => answers.extend_from_slice(&rendered.body),
-            Err(problem) => answers.extend_from_slice(&problem.body()),
+        for answered in join_all(waiting).await {
+            push_answer(&mut answers, answered);
+        }
+        if let Some((text, key)) = keyed_item {
+            let answered = keyed(region, caller.clone(), bytes.slice_ref(text), key, true).await;
+            push_answer(&mut answers, answered);
         }
     }
     answers.extend_from_slice(b"]}");
     Ok(answers)
+}
+
+fn push_answer(answers: &mut Vec<u8>, answered: Result<Rendered, Problem>) {
+    if answers.last() != Some(&b'[') {
+        answers.push(b',');
+    }
+    match answered {
+        Ok(rendered) => answers.extend_from_slice(&rendered.body),
+        Err(problem) => answers.extend_from_slice(&problem.body()),
+    }
 }
 
 /// The item's own idempotency key, if it names one.
