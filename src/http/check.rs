@@ -77,14 +77,44 @@ async fn checked(region: &Arc<Region>, headers: &HeaderMap, request: Body) -> Re
 
 /// A check without an `Idempotency-Key`.
 async fn plain(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Result<Rendered, Problem> {
+    match at_once(region, caller, bytes, in_batch) {
+        Some(answered) => answered,
+        None => with_disk(region, caller, bytes, in_batch).await,
+    }
+}
+
+/// Decides a check that waits for nothing: all of it happens here and now. `None`: a `sync` limit must be
+/// on disk first, and nothing has happened yet.
+fn at_once(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Option<Result<Rendered, Problem>> {
     let started = region.clock.stopwatch();
     let now = region.clock.now();
     let view = region.view();
+    let body: CheckBody<'_> = match body::parse(bytes) {
+        Ok(body) => body,
+        Err(problem) => return Some(Err(problem)),
+    };
+    let resolved = match parsed(&view, &body, caller, now, in_batch) {
+        Ok(resolved) => resolved,
+        Err(problem) => return Some(Err(problem)),
+    };
+    if resolved.items.iter().any(|item| item.cost > 0 && item.limit.durability == Durability::Sync) {
+        return None;
+    }
+    let store_failed = region.store.is_failed();
+    let outcome = region.ledger.check(&Request { store_failed, ..request(&resolved, now, false) });
+    let rendered = render(region, &resolved.items, &outcome, now, in_batch);
+    region.observe(&seen(&resolved, &body, now), &outcome, started);
+    Some(Ok(rendered))
+}
+
+/// Decides a check that is answered when it is on disk.
+async fn with_disk(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Result<Rendered, Problem> {
+    let started = region.clock.stopwatch();
+    let now = region.clock.now();
+    let view = region.view_full();
     let body: CheckBody<'_> = body::parse(bytes)?;
     let resolved = parsed(&view, &body, caller, now, in_batch)?;
-    let keep = resolved.items.iter().any(|item| item.cost > 0 && item.limit.durability == Durability::Sync);
-    let request = request(&resolved, now, keep);
-    let outcome = region.decide(&request, |_| Together::default()).await;
+    let outcome = region.decide(&request(&resolved, now, true), |_| Together::default()).await;
     let rendered = render(region, &resolved.items, &outcome, now, in_batch);
     region.observe(&seen(&resolved, &body, now), &outcome, started);
     Ok(rendered)
@@ -107,7 +137,7 @@ async fn keyed_to_the_end(
 ) -> Result<Rendered, Problem> {
     let started = region.clock.stopwatch();
     let now = region.clock.now();
-    let view = region.view();
+    let view = region.view_full();
     let body: CheckBody<'_> = body::parse(bytes)?;
     let resolved = parsed(&view, &body, caller, now, in_batch)?;
     let id = RequestId { tenant: resolved.tenant.to_owned(), operation: Operation::Check, key };

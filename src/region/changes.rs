@@ -12,8 +12,8 @@ use arc_swap::Guard;
 use thiserror::Error;
 use tokio::sync::Mutex;
 
-use crate::catalogue::Applied;
 use crate::catalogue::Catalogue;
+use crate::catalogue::change::Applied;
 use crate::catalogue::change::Entry;
 use crate::catalogue::change::Refused;
 use crate::catalogue::intern::Interner;
@@ -82,7 +82,7 @@ impl Changes {
                 .map_err(|refused| anyhow::anyhow!("change {} does not apply: {refused}", change.index))?;
             index = change.index;
         }
-        let view = ArcSwap::new(catalogue.view());
+        let view = ArcSwap::new(Arc::clone(catalogue.view()));
         let names = ArcSwap::from_pointee(catalogue.names().clone());
         let log = Mutex::new(Log { catalogue, index, since_snapshot, in_doubt: None });
         Ok(Self { store, log, view, names })
@@ -91,6 +91,11 @@ impl Changes {
     /// The catalogue in force.
     pub fn view(&self) -> Guard<Arc<View>> {
         self.view.load()
+    }
+
+    /// The catalogue in force, to be held across waits.
+    pub fn view_full(&self) -> Arc<View> {
+        self.view.load_full()
     }
 
     /// The numbers of limits' names.
@@ -159,6 +164,6 @@ impl Changes {
         log.index = index;
         // Names first: a counter of a new limit must find its name when it is flushed.
         self.names.store(Arc::new(log.catalogue.names().clone()));
-        self.view.store(log.catalogue.view());
+        self.view.store(Arc::clone(log.catalogue.view()));
     }
 }

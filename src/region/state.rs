@@ -174,6 +174,11 @@ impl Region {
         self.changes.view()
     }
 
+    /// The catalogue in force, to be held across waits.
+    pub fn view_full(&self) -> Arc<View> {
+        self.changes.view_full()
+    }
+
     /// What the counters of one shard changed, for disk.
     pub fn drain(&self, shard: usize, out: &mut Vec<CounterRecord>) {
         let names = self.changes.names();
