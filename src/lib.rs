@@ -5,3 +5,4 @@ pub mod usage;
 pub mod ledger;
 pub mod region;
 pub mod telemetry;
+pub mod cli;
