@@ -24,6 +24,8 @@ use crate::region::config::Config;
 use crate::region::state::Region;
 use crate::region::timers;
 
+/// A region that drains serves on for this long, so that balancers notice that it is not ready.
+const DRAIN_DELAY: Span = Span::from_ms(500);
 /// Running requests have this long to end once the listeners are closed.
 const GRACE: Span = Span::from_seconds(10);
 
@@ -36,7 +38,6 @@ pub async fn run(config: Config, clock: Clock, shutdown: impl Future<Output = ()
     let check = bind("listen.check", config.listen.check).await?;
     let admin = bind("listen.admin", config.listen.admin).await?;
     let addresses = (check.local_addr()?, admin.local_addr()?);
-    let drain_delay = config.shutdown_delay;
     let opening = config.clone();
     let region = tokio::task::spawn_blocking(move || Region::open(&opening, clock)).await??;
     let (stop, stopped) = watch::channel(false);
@@ -53,7 +54,7 @@ pub async fn run(config: Config, clock: Clock, shutdown: impl Future<Output = ()
     shutdown.await;
     tracing::info!("draining");
     region.set_draining(true);
-    tokio::time::sleep(drain_delay.to_std()).await;
+    tokio::time::sleep(DRAIN_DELAY.to_std()).await;
     stop.send_replace(true);
     for listener in serving {
         listener.await.context("a listener broke off")?;

@@ -1,5 +1,6 @@
 //! `POST /v1/check` and `POST /v1/check/batch`.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -325,14 +326,17 @@ async fn batched(region: &Arc<Region>, headers: &HeaderMap, request: Body) -> Re
     let batch: BatchBody<'_> = body::parse(&bytes)?;
     let mut answers = Vec::with_capacity(64 + 384 * batch.items.0.len());
     answers.extend_from_slice(b"{\"results\":[");
-    let mut items = batch.items.0.iter().map(|item| item.get().as_bytes()).peekable();
-    while items.peek().is_some() {
+    let mut items: VecDeque<&[u8]> = VecDeque::with_capacity(batch.items.0.len());
+    for item in &batch.items.0 {
+        items.push_back(item.get().as_bytes());
+    }
+    while !items.is_empty() {
         // Items are decided in order. Those without a key may then wait for the disk together, so that a
         // batch of `sync` checks shares its commits; a keyed one ends before the next begins, since that
         // may repeat it.
         let mut waiting = Vec::new();
         let mut keyed_item = None;
-        for text in items.by_ref() {
+        while let Some(text) = items.pop_front() {
             match item_key(text) {
                 Ok(None) => waiting.push(Either::Left(plain(region, &caller, text, true))),
                 Ok(Some(key)) => {

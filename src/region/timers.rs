@@ -39,18 +39,25 @@ pub fn start(region: &Arc<Region>, stop: &watch::Receiver<bool>) {
     tokio::spawn(every(PROBE_INTERVAL, Arc::clone(region), stop.clone(), |region| async move { region.probe().await }));
 }
 
+/// Waits until `stop` turns true, or nobody can turn it any more.
+pub async fn stopped(stop: &mut watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        tracing::debug!("whoever could say stop is gone");
+    }
+}
+
 async fn every<F: Future<Output = ()>>(
     interval: Span,
     region: Arc<Region>,
     mut stop: watch::Receiver<bool>,
-    work: impl Fn(Arc<Region>) -> F,
+    work: impl Fn(Arc<Region>) -> F + Send,
 ) {
     let mut ticks = tokio::time::interval(interval.to_std());
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = stopped(&mut stop) => return,
             _ = ticks.tick() => work(Arc::clone(&region)).await,
         }
     }
@@ -64,7 +71,7 @@ pub async fn flush_until(region: Arc<Region>, interval: Span, mut stop: watch::R
     loop {
         let stopping = tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => true,
+            () = stopped(&mut stop) => true,
             () = region.flush_wanted.notified() => false,
             _ = ticks.tick() => false,
         };
