@@ -79,7 +79,7 @@ pub struct Global {
         help_heading = "Global options"
     )]
     token_file: Option<std::path::PathBuf>,
-    /// How answers are written: table, for people, or json, as the server sent it.
+    /// How answers are written: table, for people, or json, for programs.
     #[arg(
         hide_possible_values = true,
         long,
