@@ -11,7 +11,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 use serde_json::Value;
 
-use crate::region;
+use crate::store;
 
 use super::Cli;
 use super::Outcome;
@@ -193,7 +193,7 @@ fn private_file(path: &Path) -> anyhow::Result<std::fs::File> {
 
 /// Runs `restore`.
 pub fn restore(args: &RestoreArgs) -> anyhow::Result<Outcome> {
-    region::restore_backup(&args.file, &args.data_dir)?;
+    store::restore_backup(&args.file, &args.data_dir)?;
     output::print(&format!(
         "{} was made from {}\n",
         args.data_dir.display(),

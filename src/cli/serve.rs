@@ -6,7 +6,7 @@ use std::process::exit;
 use anyhow::Context;
 use clap::Args;
 
-use crate::region;
+use crate::server;
 use crate::region::clock::Clock;
 use crate::region::config::Above;
 use crate::region::config::Config;
@@ -142,7 +142,7 @@ pub fn serve(args: ServeArgs, log_format: LogFormat) -> anyhow::Result<Outcome> 
             }
             tokio::spawn(end_at_second_request());
         };
-        region::run(config, clock, shutdown).await
+        server::run(config, clock, shutdown).await
     })?;
     Ok(Outcome::Done)
 }
