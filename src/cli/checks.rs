@@ -141,43 +141,71 @@ fn verdict(body: &Value) -> String {
         out.push_str(&format!(": {reason}"));
     }
     out.push('\n');
-    let results = body
-        .get("results")
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    let columns = [
-        "limit",
-        "key",
-        "decision",
-        "reason",
-        "used",
-        "quota",
-        "remaining",
-        "reset_after_ms",
-        "retry_after_ms",
-    ];
+    out.push_str(&result_lines(body, &VERDICT_COLUMNS));
+    out
+}
+
+const VERDICT_COLUMNS: [&str; 9] = [
+    "limit",
+    "key",
+    "decision",
+    "reason",
+    "used",
+    "quota",
+    "remaining",
+    "reset_after_ms",
+    "retry_after_ms",
+];
+const USAGE_COLUMNS: [&str; 8] = [
+    "limit",
+    "key",
+    "used",
+    "quota",
+    "remaining",
+    "reset_after_ms",
+    "window_start_ms",
+    "epoch",
+];
+
+/// A line for each limit of an answer, with those of `columns` that any of them has.
+fn result_lines(body: &Value, columns: &[&str]) -> String {
+    let results = body.get("results").and_then(Value::as_array);
+    let results = results.map(Vec::as_slice).unwrap_or_default();
+    let has =
+        |result: &Value, column: &str| result.get(column).is_some_and(|value| !value.is_null());
     let shown: Vec<&str> = columns
-        .into_iter()
-        .filter(|column| {
-            results
-                .iter()
-                .any(|result| result.get(*column).is_some_and(|value| !value.is_null()))
-        })
-        .collect();
-    let header = shown
         .iter()
-        .map(|column| column.trim_end_matches("_after_ms").to_uppercase())
+        .copied()
+        .filter(|column| results.iter().any(|result| has(result, column)))
         .collect();
-    let cell = |result: &Value, column: &str| {
-        result
-            .get(column)
-            .map_or_else(|| "-".to_owned(), |value| output::cell(column, value))
+    let title = |column: &&str| {
+        column
+            .trim_end_matches("_ms")
+            .trim_end_matches("_after")
+            .to_uppercase()
     };
-    let lines = results
-        .iter()
-        .map(|result| shown.iter().map(|column| cell(result, column)).collect());
-    out.push_str(&output::aligned(header, lines.collect()));
+    let cell = |result: &Value, column: &str| {
+        output::cell(column, result.get(column).unwrap_or(&Value::Null))
+    };
+    let line = |result: &Value| shown.iter().map(|column| cell(result, column)).collect();
+    output::aligned(
+        shown.iter().map(title).collect(),
+        results.iter().map(line).collect(),
+    )
+}
+
+/// Use for people: how the limit stands, then which region has counted how much.
+fn use_lines(body: &Value) -> String {
+    let mut out = result_lines(body, &USAGE_COLUMNS);
+    let regions = body.get("by_region").and_then(Value::as_object);
+    if let Some(regions) = regions.filter(|regions| !regions.is_empty()) {
+        let lines = regions
+            .iter()
+            .map(|(region, used)| vec![region.clone(), output::cell("", used)]);
+        let header = ["REGION", "USED"].map(str::to_owned).to_vec();
+        out.push('\n');
+        out.push_str(&output::aligned(header, lines.collect()));
+    }
     out
 }
 
@@ -193,7 +221,11 @@ pub async fn usage(session: &Session, args: CounterArgs) -> anyhow::Result<Outco
         .get(&["v1", "usage"], &query)
         .await?
         .success()?;
-    session.show(&answer)
+    match session.output {
+        OutputFormat::Json => output::show(OutputFormat::Json, &answer.body)?,
+        OutputFormat::Table => output::print(&use_lines(&answer.body))?,
+    }
+    Ok(Outcome::Done)
 }
 
 /// Runs `reset`.
@@ -241,5 +273,22 @@ LIMIT   KEY    DECISION  USED  QUOTA  REMAINING  RESET
 tokens  gpt-5  allow     43    40000  39957      23s
 ";
         assert_eq!(verdict(&body), text);
+    }
+
+    #[test]
+    fn use_is_told_with_the_regions_that_counted_it() {
+        let body = json!({
+            "decision": "allow", "by_region": { "us-east-1": 40, "eu-west-1": 3 },
+            "results": [{ "limit": "exports", "quota": 500, "used": 43, "remaining": 457, "epoch": 3 }],
+        });
+        let text = "\
+LIMIT    USED  QUOTA  REMAINING  EPOCH
+exports  43    500    457        3
+
+REGION     USED
+eu-west-1  3
+us-east-1  40
+";
+        assert_eq!(use_lines(&body), text);
     }
 }

@@ -79,7 +79,7 @@ pub struct Global {
         help_heading = "Global options"
     )]
     token_file: Option<std::path::PathBuf>,
-    /// How answers are written: table, for people, or json, as the server sent it.
+    /// How answers are written: table, for people, or json, for programs.
     #[arg(
         hide_possible_values = true,
         long,
@@ -138,11 +138,18 @@ pub fn main() -> ExitCode {
     match run(cli) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::No) => ExitCode::from(1),
+        // Who reads has seen enough, as in `highwater audit | head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(if client::is_refusal(&error) { 1 } else { 2 })
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 fn run(cli: Cli) -> anyhow::Result<Outcome> {

@@ -1,4 +1,4 @@
-//! How answers are written: as they came, in JSON, or for people.
+//! How answers are written: as JSON, or for people.
 //!
 //! The form for people is made from the answer itself: single values as aligned lines, lists of objects as
 //! tables. Names tell what a number is: `…_after_ms`, `delay_ms` and `staleness_ms` are lengths of time,
@@ -15,7 +15,7 @@ pub enum OutputFormat {
     /// For people.
     #[default]
     Table,
-    /// As the server sent it.
+    /// For programs: everything that the server sent.
     Json,
 }
 

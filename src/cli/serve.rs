@@ -111,11 +111,6 @@ pub fn serve(args: ServeArgs, log_format: LogFormat) -> anyhow::Result<Outcome> 
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    if config.auth.admin_token.is_none() {
-        tracing::warn!(
-            "auth.admin_token is not set: the admin API accepts only tokens that were created before"
-        );
-    }
     let clock = if args.manual_clock {
         Clock::manual()
     } else {

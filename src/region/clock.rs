@@ -461,6 +461,28 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_meet_a_stepping_clock_see_no_earlier_time() {
+        let clock = Clock::real();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let clock = clock.clone();
+                scope.spawn(move || {
+                    let mut newest = clock.now();
+                    for _ in 0..50_000 {
+                        let now = clock.now();
+                        assert!(now >= newest);
+                        newest = now;
+                    }
+                });
+            }
+            for step in 0..2_000 {
+                clock.set_fault_offset(if step % 2 == 0 { -1_000 * step } else { 0 });
+            }
+        });
+        assert_eq!(clock.steps_followed_back(), 0);
+    }
+
+    #[test]
     fn out_of_range_times_and_real_clocks_are_refused() {
         let clock = Clock::manual_at(ms(T0));
         assert_eq!(clock.set(-1), Err(ClockError::OutOfRange));

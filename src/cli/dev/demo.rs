@@ -77,13 +77,13 @@ fn curl_lines(region: &RegionPlan) -> String {
     format!(
         "\n\
 # one check of the demo limit
-curl -si http://{check}/v1/check -H 'content-type: application/json' -d '{{\"tenant\":\"demo\",\"limit\":\"regional-api\",\"key\":\"alice\"}}'
+curl -si http://{check}/v1/check -d '{{\"tenant\":\"demo\",\"limit\":\"regional-api\",\"key\":\"alice\"}}'
 
 # what alice has used
 curl -s 'http://{check}/v1/usage?tenant=demo&limit=regional-api&key=alice'
 
 # a limit of your own: 5 an hour
-curl -s -X PUT http://{admin}/admin/v1/tenants/demo/limits/hourly -H 'authorization: Bearer {DEV_TOKEN}' -H 'content-type: application/json' -d '{{\"algorithm\":\"fixed_window\",\"quota\":5,\"window\":\"1h\"}}'
+curl -s -X PUT http://{admin}/admin/v1/tenants/demo/limits/hourly -H 'authorization: Bearer {DEV_TOKEN}' -d '{{\"algorithm\":\"fixed_window\",\"quota\":5,\"window\":\"1h\"}}'
 "
     )
 }

@@ -91,6 +91,9 @@ pub fn settle(
     let styles = header_styles(r, written.headers.style);
     let peers = peers(r, written.peers, region.as_ref());
     let resolved = resolver.finish()?;
+    if !peers.is_empty() {
+        warnings.push("peers: not used by this build; each region counts alone".to_owned());
+    }
     Ok(Config {
         cluster: settled(cluster),
         region: settled(region),
@@ -160,6 +163,11 @@ fn auth(r: &mut Resolver<'_>, written: file::Auth, warnings: &mut Vec<String>) -
         [written.admin_token, written.admin_token_file],
         warnings,
     );
+    if matches!(admin_token, Some(None)) {
+        let message =
+            "auth.admin_token is not set: the admin API accepts only tokens that were made before";
+        warnings.push(message.to_owned());
+    }
     let peer_secret = secret(
         r,
         ["auth.peer_secret", "auth.peer_secret_file"],

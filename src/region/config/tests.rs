@@ -48,6 +48,7 @@ fn one_line_is_a_whole_configuration() {
     assert_eq!(config.listen.check.to_string(), "127.0.0.1:7110");
     assert_eq!(config.listen.admin.to_string(), "127.0.0.1:7111");
     assert!(config.auth.admin_token.is_none());
+    assert!(config.warnings[0].starts_with("auth.admin_token is not set"));
     assert_eq!(config.auth.check, CheckAuth::Open);
     assert_eq!(config.flush_interval.to_string(), "100ms");
     assert_eq!(config.memory.max_keys, 20_000_000);
