@@ -1,5 +1,8 @@
-//! The admin API's first thread: the catalogue as a whole, the clock and store faults. Every other route
-//! answers 404 until it is built.
+//! The admin API: the catalogue, tokens, and operating a region.
+
+pub mod auth;
+pub mod operations;
+pub mod schema;
 
 use std::sync::Arc;
 
@@ -8,8 +11,11 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::response::Response;
+use axum::routing::any;
 use axum::routing::post;
 use axum::routing::put;
+
+use utoipa_axum::routes;
 
 use crate::catalogue::change::Author;
 use crate::catalogue::change::Change;
@@ -18,15 +24,26 @@ use crate::http::problem::Code;
 use crate::http::problem::Problem;
 use crate::http::routes;
 use crate::region::state::Region;
-use crate::store::StoreFault;
 
 /// The router of the admin listener.
 pub fn router(region: Arc<Region>) -> Router {
-    let (checks, _) = routes::described().split_for_parts();
-    let router = checks
+    let (router, _) = routes::described()
+        .routes(routes!(operations::cluster))
+        .routes(routes!(operations::rejections))
+        .routes(routes!(operations::audit))
+        .routes(routes!(operations::drain))
+        .routes(routes!(operations::resume))
+        .routes(routes!(operations::faults, operations::begin_fault))
+        .routes(routes!(operations::end_fault))
+        .routes(routes!(operations::clock))
+        .routes(routes!(operations::metrics))
+        .routes(routes!(operations::backup))
+        .split_for_parts();
+    let router = router
         .route("/admin/v1/catalogue", put(replace).patch(patch))
-        .route("/admin/v1/clock", put(clock))
-        .route("/admin/v1/faults", post(fault));
+        .route("/admin/v1/cluster/leader", post(operations::not_in_this_build))
+        .route("/admin/v1/cluster/leader-preference", any(operations::not_in_this_build))
+        .route("/admin/v1/cluster/regions/{region}", any(operations::not_in_this_build));
     routes::finish(router).with_state(region)
 }
 
@@ -49,28 +66,5 @@ async fn propose(region: &Region, change: Change) -> Response {
     match region.changes.propose(region.clock.now(), entry).await {
         Ok(applied) => format!("{{\"version\":{}}}", applied.version).into_response(),
         Err(error) => Problem::new(422, Code::Invalid, error.to_string()).into_response(),
-    }
-}
-
-async fn clock(State(region): State<Arc<Region>>, body: Bytes) -> Response {
-    let wanted: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-    let set = match (wanted["unix_ms"].as_i64(), wanted["advance_ms"].as_u64()) {
-        (Some(unix_ms), None) => region.clock.set(unix_ms),
-        (None, Some(advance_ms)) => region.clock.advance(advance_ms),
-        _ => return Problem::malformed("say unix_ms or advance_ms").into_response(),
-    };
-    region.note_clock_set();
-    match set {
-        Ok(now) => format!("{{\"unix_ms\":{}}}", now.as_unix_ms()).into_response(),
-        Err(error) => Problem::malformed(error.to_string()).into_response(),
-    }
-}
-
-async fn fault(State(region): State<Arc<Region>>, body: Bytes) -> Response {
-    let wanted: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-    let fault = if wanted["kind"] == "store_full" { StoreFault::Full } else { StoreFault::Errors };
-    match region.store.inject(fault).await {
-        Ok(()) => "{\"id\":\"1\"}".into_response(),
-        Err(error) => Problem::unavailable(error.to_string()).into_response(),
     }
 }

@@ -7,6 +7,7 @@ use axum::http::header;
 use http_body_util::BodyExt;
 use http_body_util::LengthLimitError;
 use http_body_util::Limited;
+use serde::de::DeserializeOwned;
 
 use crate::domain::time::Span;
 use crate::http::problem::Code;
@@ -87,6 +88,21 @@ fn unescaped(quoted: &str) -> Result<String, Problem> {
         }
     }
     Ok(key)
+}
+
+/// Reads a query strictly.
+///
+/// # Errors
+/// 400 when a parameter is unknown or of the wrong form.
+pub fn query<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, Problem> {
+    let uri = format!("http://region/?{}", raw.unwrap_or_default())
+        .parse()
+        .map_err(|_| Problem::malformed("the query is not of the form name=value&…"))?;
+    axum::extract::Query::try_from_uri(&uri).map(|axum::extract::Query(query)| query).map_err(|error| {
+        let text = error.to_string();
+        let code = if text.contains("unknown field") { Code::UnknownField } else { Code::Malformed };
+        Problem::new(400, code, text)
+    })
 }
 
 /// The bearer token of a request.

@@ -209,7 +209,6 @@ pub struct RefundRequest {
 
 /// What any request to the check API may be told.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "the variants exist for the document alone")]
 pub enum RequestProblems {
     /// The request is not of the wanted form.
     #[response(status = 400, content_type = "application/problem+json")]
@@ -239,7 +238,6 @@ pub enum RequestProblems {
 
 /// What a request for a hold may be told.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "the variants exist for the document alone")]
 pub enum HoldProblems {
     /// The request is not of the wanted form.
     #[response(status = 400, content_type = "application/problem+json")]
