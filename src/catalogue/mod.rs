@@ -223,6 +223,11 @@ impl Catalogue {
         &self.tokens
     }
 
+    /// The numbers of all limit names that were ever used.
+    pub const fn names(&self) -> &Interner {
+        &self.names
+    }
+
     /// Every limit name that was ever used; its position is its number.
     pub fn limit_names(&self) -> &[LimitName] {
         self.names.names()

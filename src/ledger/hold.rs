@@ -7,10 +7,10 @@
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::domain::stamp::Stamp;
 use crate::domain::time::Timestamp;
 use crate::domain::time::WindowId;
 use crate::usage::record::CounterId;
-use crate::usage::record::Stamp;
 
 /// The random part of a hold's id; the whole id names the region too (`us-east-1.4f…`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

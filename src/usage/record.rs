@@ -6,10 +6,13 @@
 //! - `windows`: use per window, a PN-counter per actor;
 //! - `bucket`: a token or leaky bucket's level. Only the region's newest process writes it; the stamp
 //!   orders its versions, so the join is "the newer one";
-//! - `log`: the entries of a sliding log. An entry is named by its stamp; its cost only falls (a refund),
-//!   so the join is the minimum.
+//! - `log`: the entries of a sliding log. An entry is named by its stamp, which is given to one charge
+//!   only, so all versions agree on its instant; its cost only falls (a refund), so the join is the minimum.
 //!
-//! A record of a newer epoch replaces one of an older epoch whole.
+//! What no decision reads any more is cut off by two horizons that only rise, one for windows and one for
+//! log entries. They are part of the record, so that a late record cannot bring back what another has cut
+//! off, and so that a counter that is used for years does not carry its years along. A record of a newer
+//! epoch replaces one of an older epoch whole.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +22,9 @@ use crdts::PNCounter;
 use serde::Deserialize;
 use serde::Serialize;
 
+pub use crate::algorithm::sliding_log::LogEntry;
 use crate::domain::name::LimitName;
+pub use crate::domain::stamp::Stamp;
 use crate::domain::time::Timestamp;
 use crate::domain::time::WindowId;
 use crate::usage::actor::ActorId;
@@ -37,15 +42,6 @@ pub struct CounterId {
     pub key: String,
 }
 
-/// Orders what one region wrote: first by start of the process, then by a count inside it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Stamp {
-    /// Which start of the region's process, counted by its store.
-    pub start: u32,
-    /// Counts up inside that process.
-    pub count: u64,
-}
-
 /// How full a bucket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BucketLevel {
@@ -55,15 +51,6 @@ pub struct BucketLevel {
     pub at: Timestamp,
     /// Units taken and not yet earned back, times the nanoseconds of the limit's `per`.
     pub drawn: u128,
-}
-
-/// One charge in a sliding log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogEntry {
-    /// When it was charged.
-    pub at: Timestamp,
-    /// What is left of the charge after refunds.
-    pub cost: u64,
 }
 
 /// A counter's state, whole or in part.
@@ -79,6 +66,10 @@ pub struct CounterRecord {
     pub bucket: Option<BucketLevel>,
     /// A sliding log's entries.
     pub log: BTreeMap<Stamp, LogEntry>,
+    /// Windows before this one are cut off; see [`CounterRecord::prune`].
+    pub windows_from: Option<WindowId>,
+    /// Log entries from before this instant are cut off; see [`CounterRecord::prune`].
+    pub log_from: Option<Timestamp>,
     /// From here on nothing in the record can change a decision.
     pub dead_at: Timestamp,
 }
@@ -92,8 +83,15 @@ impl CounterRecord {
             windows: BTreeMap::new(),
             bucket: None,
             log: BTreeMap::new(),
+            windows_from: None,
+            log_from: None,
             dead_at: Timestamp::EPOCH,
         }
+    }
+
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.windows.is_empty() && self.bucket.is_none() && self.log.is_empty()
     }
 
     /// Sets what `actor` has charged (`p`) and given back (`n`) in `window`; never lowers either.
@@ -134,19 +132,33 @@ impl CounterRecord {
                 .or_insert(entry);
         }
         self.dead_at = self.dead_at.max(other.dead_at);
+        self.windows_from = self.windows_from.max(other.windows_from);
+        self.log_from = self.log_from.max(other.log_from);
+        self.cut_off();
     }
 
-    /// Forgets log entries that ended before `horizon` and windows that started before it.
+    /// Raises the horizons: no decision reads windows that started before `windows_from` nor log entries
+    /// from before `log_from` any more.
     pub fn prune(&mut self, windows_from: WindowId, log_from: Timestamp) {
-        self.windows.retain(|window, _| *window >= windows_from);
-        self.log.retain(|_, entry| entry.at >= log_from);
+        self.windows_from = self.windows_from.max(Some(windows_from));
+        self.log_from = self.log_from.max(Some(log_from));
+        self.cut_off();
+    }
+
+    fn cut_off(&mut self) {
+        // A horizon of `None` is below every window and every instant.
+        self.windows.retain(|window, _| Some(*window) >= self.windows_from);
+        self.log.retain(|_, entry| Some(entry.at) >= self.log_from);
     }
 }
 
 /// What `actor` has charged and given back, as far as `counter` knows.
 pub fn slot(counter: &PNCounter<ActorId>, actor: ActorId) -> (u64, u64) {
     // The crate keeps its maps private; an increment by zero is its public way to read one value.
-    (counter.inc_many(actor, 0).dot.counter, counter.dec_many(actor, 0).dot.counter)
+    (
+        counter.inc_many(actor, 0).dot.counter,
+        counter.dec_many(actor, 0).dot.counter,
+    )
 }
 
 /// Every actor that has a slot in `counter`, with what it charged and gave back.
@@ -155,12 +167,17 @@ pub fn slot(counter: &PNCounter<ActorId>, actor: ActorId) -> (u64, u64) {
 /// Never: the form that `postcard` writes of the crate's counter is two maps, and a test holds it so.
 pub fn slots(counter: &PNCounter<ActorId>) -> Vec<(ActorId, u64, u64)> {
     // The crate has no public way to list actors, but its written form is the two maps themselves.
-    let written = postcard::to_allocvec(counter).expect("invariant: a counter of integers can be written");
+    let written =
+        postcard::to_allocvec(counter).expect("invariant: a counter of integers can be written");
     let (p, n): (BTreeMap<ActorId, u64>, BTreeMap<ActorId, u64>) =
         postcard::from_bytes(&written).expect("invariant: a written counter is two maps");
-    let mut slots: BTreeMap<ActorId, (u64, u64)> = p.into_iter().map(|(actor, p)| (actor, (p, 0))).collect();
+    let mut slots: BTreeMap<ActorId, (u64, u64)> =
+        p.into_iter().map(|(actor, p)| (actor, (p, 0))).collect();
     for (actor, n) in n {
         slots.entry(actor).or_default().1 = n;
     }
-    slots.into_iter().map(|(actor, (p, n))| (actor, p, n)).collect()
+    slots
+        .into_iter()
+        .map(|(actor, (p, n))| (actor, p, n))
+        .collect()
 }

@@ -40,7 +40,12 @@ struct Others {
 impl WindowUse {
     /// A window without use.
     pub const fn new(id: WindowId) -> Self {
-        Self { id, own_p: 0, own_n: 0, others: None }
+        Self {
+            id,
+            own_p: 0,
+            own_n: 0,
+            others: None,
+        }
     }
 
     /// This process's own slot: charged and given back.
@@ -89,17 +94,25 @@ impl WindowUse {
 
     /// The slots of all other actors.
     pub fn others(&self) -> &[Slot] {
-        self.others.as_deref().map_or(&[], |others| others.slots.as_slice())
+        self.others
+            .as_deref()
+            .map_or(&[], |others| others.slots.as_slice())
     }
 
     /// Joins what is known of another actor's slot. Returns whether anything was news.
     pub fn merge_slot(&mut self, news: Slot) -> bool {
         let others = self.others.get_or_insert_default();
-        let known = match others.slots.iter_mut().find(|slot| slot.actor == news.actor) {
+        let known = match others
+            .slots
+            .iter_mut()
+            .find(|slot| slot.actor == news.actor)
+        {
             Some(known) => known,
             None => {
                 others.slots.push(Slot { p: 0, n: 0, ..news });
-                let Some(last) = others.slots.last_mut() else { return false };
+                let Some(last) = others.slots.last_mut() else {
+                    return false;
+                };
                 last
             }
         };

@@ -1,0 +1,128 @@
+//! What handlers read from a request besides its body's meaning.
+
+use axum::body::Body;
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use axum::http::header;
+use http_body_util::BodyExt;
+use http_body_util::LengthLimitError;
+use http_body_util::Limited;
+use serde::de::DeserializeOwned;
+
+use crate::domain::time::Span;
+use crate::http::problem::Code;
+use crate::http::problem::Problem;
+
+/// A body must have arrived this long after its head.
+pub const BODY_DEADLINE: Span = Span::from_seconds(10);
+/// The longest `Idempotency-Key`.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+
+/// Reads a whole body of at most `bytes_max`.
+///
+/// # Errors
+/// 413 over the bound, 408 when it does not arrive in time, 400 when the connection breaks in the middle.
+pub async fn body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
+    let too_large = || {
+        Problem::new(413, Code::BodyTooLarge, format!("the body may have at most {bytes_max} bytes; send less at a time"))
+    };
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > bytes_max as u64) {
+        return Err(too_large());
+    }
+    let collected = tokio::time::timeout(BODY_DEADLINE.to_std(), Limited::new(body, bytes_max).collect()).await;
+    match collected {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(Problem::malformed(format!("the body could not be read: {error}"))),
+        Err(_) => Err(Problem::new(
+            408,
+            Code::RequestTimeout,
+            format!("the body did not arrive within {BODY_DEADLINE}"),
+        )),
+    }
+}
+
+/// The `Idempotency-Key`, quoted (a structured field's string) or not.
+///
+/// # Errors
+/// 400 when it is empty, longer than 255 bytes, doubled, or not printable ASCII.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(Problem::malformed("Idempotency-Key: give it once"));
+    }
+    let text = value.to_str().map_err(|_| Problem::malformed("Idempotency-Key: use printable ASCII"))?;
+    plain_key(text).map(Some)
+}
+
+/// The key inside `text`, which may be quoted.
+///
+/// # Errors
+/// As [`idempotency_key`].
+pub fn plain_key(text: &str) -> Result<String, Problem> {
+    let text = text.trim();
+    let key = match text.strip_prefix('"').map(|rest| rest.strip_suffix('"')) {
+        None => text.to_owned(),
+        Some(None) => return Err(Problem::malformed("Idempotency-Key: the closing quote is missing")),
+        Some(Some(quoted)) => unescaped(quoted)?,
+    };
+    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX || !key.bytes().all(|b| (0x20..0x7f).contains(&b)) {
+        return Err(Problem::malformed("Idempotency-Key: give 1 to 255 printable ASCII characters"));
+    }
+    Ok(key)
+}
+
+fn unescaped(quoted: &str) -> Result<String, Problem> {
+    let mut key = String::with_capacity(quoted.len());
+    let mut characters = quoted.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next() {
+                Some(escaped @ ('"' | '\\')) => key.push(escaped),
+                _ => return Err(Problem::malformed("Idempotency-Key: only \\\" and \\\\ are escapes")),
+            },
+            '"' => return Err(Problem::malformed("Idempotency-Key: a quote inside must be escaped")),
+            other => key.push(other),
+        }
+    }
+    Ok(key)
+}
+
+/// Reads a query strictly.
+///
+/// # Errors
+/// 400 when a parameter is unknown or of the wrong form.
+pub fn query<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, Problem> {
+    let uri = format!("http://region/?{}", raw.unwrap_or_default())
+        .parse()
+        .map_err(|_| Problem::malformed("the query is not of the form name=value&…"))?;
+    axum::extract::Query::try_from_uri(&uri).map(|axum::extract::Query(query)| query).map_err(|error| {
+        let text = error.to_string();
+        let code = if text.contains("unknown field") { Code::UnknownField } else { Code::Malformed };
+        Problem::new(400, code, text)
+    })
+}
+
+/// The bearer token of a request.
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idempotency_key_may_be_quoted_or_not() {
+        assert_eq!(plain_key("8e03978e-40d5").unwrap(), "8e03978e-40d5");
+        assert_eq!(plain_key("\"8e03978e-40d5\"").unwrap(), "8e03978e-40d5");
+        assert_eq!(plain_key(r#""a\"b\\c""#).unwrap(), r#"a"b\c"#);
+        for bad in ["", "\"\"", "\"a", "\"a\"b\"", "\"a\\n\"", "ä", &"x".repeat(256)] {
+            assert!(plain_key(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! The atomic step: judge every limit of a check, then charge all of them or none.
+//!
+//! The shards of all items are locked in index order before the first look and released after the last
+//! charge, so parallel checks in one region are one after another for every counter they share. A new
+//! counter's place is taken before anything is charged: a full ledger is found out while nothing has been
+//! written.
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use crate::algorithm::Admission;
+use crate::algorithm::Standing;
+use crate::algorithm::concurrency::Lease;
+use crate::catalogue::intern::LimitId;
+use crate::domain::decision::DecidedBy;
+use crate::domain::decision::Decision;
+use crate::domain::decision::Reason;
+use crate::domain::limit::Limit;
+use crate::domain::limit::OnUnavailable;
+use crate::domain::stamp::Stamp;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::ledger::Ledger;
+use crate::ledger::counter::Counter;
+use crate::ledger::counter::Entries;
+use crate::ledger::counter::Mark;
+use crate::ledger::hold::Receipt;
+use crate::ledger::shard::Name;
+use crate::ledger::shard::Place;
+use crate::ledger::shard::Shard;
+use crate::usage::record::CounterId;
+use crate::usage::record::CounterRecord;
+
+/// When a caller who met a failed store should try again.
+pub const UNAVAILABLE_RETRY_AFTER: Span = Span::from_seconds(1);
+
+/// One limit of a check.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// The limit as it holds for the tenant and the key.
+    pub limit: &'a Limit,
+    /// The number of its name.
+    pub id: LimitId,
+    /// Its epoch for the tenant and the key.
+    pub epoch: u64,
+    /// The key; empty when the limit has none.
+    pub key: &'a str,
+    /// Units asked for; 0 only looks.
+    pub cost: u64,
+}
+
+/// A check.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Region time.
+    pub now: Timestamp,
+    /// Who asks.
+    pub tenant: &'a str,
+    /// Whether the catalogue names the tenant.
+    pub known_tenant: bool,
+    /// What is asked; no (limit, key) twice.
+    pub items: &'a [Item<'a>],
+    /// A hold's number and end, when units are to be held.
+    pub hold: Option<(u128, Timestamp)>,
+    /// Whether receipts and records of the charges are wanted.
+    pub keep: bool,
+    /// Whether the store cannot keep the answer, so that each limit follows its policy.
+    pub store_failed: bool,
+}
+
+/// What one limit said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemOutcome {
+    /// Yes or no.
+    pub decision: Decision,
+    /// Why not.
+    pub reason: Option<Reason>,
+    /// A shadow limit would have said no.
+    pub would_deny: bool,
+    /// Decided by the failure policy.
+    pub degraded: bool,
+    /// What the answer rests on.
+    pub decided_by: DecidedBy,
+    /// How the limit stands after this check.
+    pub standing: Standing,
+    /// When the same check can pass; `None` where waiting cannot help.
+    pub retry_after: Option<Span>,
+    /// How long a leaky bucket makes this call wait.
+    pub delay: Span,
+    /// Start of the window, of limits that have windows.
+    pub window_start: Option<Timestamp>,
+    /// Length of the running calendar window.
+    pub calendar_length: Option<Span>,
+}
+
+/// What a check came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Whether every limit said yes (and so was charged).
+    pub allowed: bool,
+    /// What each said, in the order asked.
+    pub items: SmallVec<[ItemOutcome; 2]>,
+    /// What was charged, if asked to keep it.
+    pub receipts: Vec<Receipt>,
+    /// The charged counters for disk, if asked to keep them.
+    pub records: Vec<CounterRecord>,
+}
+
+/// Where an item's counter stands.
+enum Spot {
+    /// In its shard.
+    Placed(Place),
+    /// Not in the ledger; a place is taken if `reserved`.
+    New {
+        counter: Box<Counter>,
+        reserved: bool,
+    },
+}
+
+struct Candidate {
+    guard: usize,
+    hash: u32,
+    spot: Spot,
+}
+
+type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
+
+impl Ledger {
+    /// Decides a check and charges it if every limit says yes.
+    pub fn check(&self, request: &Request<'_>) -> Outcome {
+        let located: SmallVec<[(usize, u32); 2]> = request
+            .items
+            .iter()
+            .map(|item| self.locate(item.id, request.tenant, item.key))
+            .collect();
+        let mut guards = self.lock(located.iter().map(|(shard, _)| *shard));
+        let mut candidates: SmallVec<[Candidate; 2]> = SmallVec::with_capacity(request.items.len());
+        let mut items: SmallVec<[ItemOutcome; 2]> = SmallVec::with_capacity(request.items.len());
+        for (item, (shard, hash)) in request.items.iter().zip(located) {
+            let guard = guards
+                .iter()
+                .position(|(locked, _)| *locked == shard)
+                .unwrap_or(0);
+            let mut candidate = find(&mut guards[guard].1, guard, hash, request.tenant, item);
+            let mut unavailable = request.store_failed;
+            if let Spot::New { reserved, .. } = &mut candidate.spot
+                && item.cost > 0
+            {
+                *reserved = self.reserve(&mut guards[guard].1, request);
+                unavailable |= !*reserved;
+            }
+            let counter = prepared(&mut candidate, &mut guards, item, request.now);
+            items.push(judge(counter, item, request.now, unavailable));
+            candidates.push(candidate);
+        }
+        let allowed = items
+            .iter()
+            .all(|outcome| outcome.decision == Decision::Allow);
+        let mut outcome = Outcome {
+            allowed,
+            items,
+            receipts: Vec::new(),
+            records: Vec::new(),
+        };
+        if allowed {
+            self.charge_all(request, candidates, &mut guards, &mut outcome);
+        } else {
+            for candidate in candidates {
+                if let Spot::New { reserved: true, .. } = candidate.spot {
+                    self.forget_key(request.tenant, request.known_tenant);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Locks the shards, each once, in index order.
+    fn lock(&self, shards: impl Iterator<Item = usize>) -> Guards<'_> {
+        let mut wanted: SmallVec<[usize; 2]> = shards.collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted
+            .into_iter()
+            .map(|shard| (shard, self.shards[shard].lock()))
+            .collect()
+    }
+
+    fn reserve(&self, shard: &mut Shard, request: &Request<'_>) -> bool {
+        if self.admit_key(request.tenant, request.known_tenant, false) {
+            return true;
+        }
+        self.relieve(shard, request.now);
+        let reserved = self.admit_key(request.tenant, request.known_tenant, false);
+        if !reserved {
+            self.refused_keys
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        reserved
+    }
+
+    fn charge_all(
+        &self,
+        request: &Request<'_>,
+        candidates: SmallVec<[Candidate; 2]>,
+        guards: &mut Guards<'_>,
+        outcome: &mut Outcome,
+    ) {
+        for ((item, candidate), told) in
+            request.items.iter().zip(candidates).zip(&mut outcome.items)
+        {
+            let shard = &mut guards[candidate.guard].1;
+            if item.cost == 0 {
+                continue;
+            }
+            let place = match candidate.spot {
+                Spot::Placed(place) => place,
+                Spot::New {
+                    reserved: false, ..
+                } => continue,
+                Spot::New {
+                    counter,
+                    reserved: true,
+                } => {
+                    let name = Name::new(item.id, request.tenant, item.key);
+                    shard.insert(candidate.hash, name, request.known_tenant, *counter)
+                }
+            };
+            let Some(entry) = shard.get(place) else {
+                continue;
+            };
+            let counter = &mut entry.counter;
+            let mark = charge(counter, item, request, told);
+            told.standing = counter.standing(&item.limit.rule, request.now);
+            counter.note_life(&told.standing, request.now);
+            if request.keep {
+                let id = CounterId {
+                    limit: item.limit.name.clone(),
+                    tenant: request.tenant.to_owned(),
+                    key: item.key.to_owned(),
+                };
+                outcome.receipts.push(Receipt {
+                    counter: id.clone(),
+                    epoch: counter.epoch,
+                    window: mark.window,
+                    at: request.now,
+                    entry: Stamp {
+                        start: self.start,
+                        count: mark.entry,
+                    },
+                    units: item.cost,
+                });
+                outcome.records.push(counter.record(
+                    id,
+                    self.actors.own(),
+                    self.start,
+                    Entries::From(mark.entry),
+                ));
+            }
+            shard.mark_dirty(place);
+        }
+    }
+}
+
+/// Charges what was allowed.
+fn charge(
+    counter: &mut Counter,
+    item: &Item<'_>,
+    request: &Request<'_>,
+    told: &ItemOutcome,
+) -> Mark {
+    let rule = &item.limit.rule;
+    // A shadow bucket would have refused and so taken nothing: its level must tell what enforcement would
+    // do. The call is counted as use all the same.
+    if told.would_deny && crate::ledger::counter::flow(rule).is_some() {
+        return counter.count(item.cost);
+    }
+    let lease = request.hold.map(|(hold, expires_at)| Lease {
+        hold,
+        expires_at,
+        units: item.cost,
+    });
+    counter.charge(rule, item.cost, request.now, lease)
+}
+
+fn find(shard: &mut Shard, guard: usize, hash: u32, tenant: &str, item: &Item<'_>) -> Candidate {
+    let spot = match shard.find(hash, item.id, tenant, item.key) {
+        Some(place) => Spot::Placed(place),
+        None => Spot::New {
+            counter: Box::new(Counter::new(item.epoch)),
+            reserved: false,
+        },
+    };
+    Candidate { guard, hash, spot }
+}
+
+/// The candidate's counter, in the item's epoch and brought to `now`.
+fn prepared<'a>(
+    candidate: &'a mut Candidate,
+    guards: &'a mut Guards<'_>,
+    item: &Item<'_>,
+    now: Timestamp,
+) -> Option<&'a mut Counter> {
+    let counter = match &mut candidate.spot {
+        Spot::New { counter, .. } => counter,
+        Spot::Placed(place) => &mut guards[candidate.guard].1.get(*place)?.counter,
+    };
+    counter.enter_epoch(item.epoch);
+    counter.prepare(&item.limit.rule, now);
+    Some(counter)
+}
+
+/// What `item` is told, before anything is charged.
+fn judge(
+    counter: Option<&mut Counter>,
+    item: &Item<'_>,
+    now: Timestamp,
+    unavailable: bool,
+) -> ItemOutcome {
+    let Some(counter) = counter else {
+        // A place that `find` gave under this lock holds a counter; were it not so, nothing is known.
+        return unknown(item);
+    };
+    let limit = item.limit;
+    let asked = if item.cost == 0 || limit.overdraft {
+        1
+    } else {
+        item.cost
+    };
+    let admission = counter.admission(&limit.rule, asked, now);
+    let mut told = ItemOutcome {
+        decision: Decision::Allow,
+        reason: None,
+        would_deny: false,
+        degraded: unavailable,
+        decided_by: if unavailable {
+            DecidedBy::Fallback
+        } else {
+            DecidedBy::Local
+        },
+        standing: counter.standing(&limit.rule, now),
+        retry_after: None,
+        delay: counter.delay(&limit.rule),
+        window_start: counter.window_start(&limit.rule),
+        calendar_length: counter.calendar_length(),
+    };
+    if limit.never_refuses(item.key) {
+        return told;
+    }
+    let refusal = refusal(limit, admission, asked, &told.standing, unavailable);
+    if let Some((reason, retry_after)) = refusal {
+        if limit.enforce {
+            told.decision = Decision::Deny;
+            told.reason = Some(reason);
+            told.retry_after = retry_after;
+        } else {
+            told.would_deny = reason != Reason::Unavailable;
+        }
+    }
+    told
+}
+
+/// Why `asked` units may not pass, and when they may; `None`: they may.
+fn refusal(
+    limit: &Limit,
+    admission: Admission,
+    asked: u64,
+    standing: &Standing,
+    unavailable: bool,
+) -> Option<(Reason, Option<Span>)> {
+    if admission == Admission::Never {
+        // True whatever the counters say, so no failure policy is asked.
+        return Some((Reason::CostExceedsQuota, None));
+    }
+    if unavailable {
+        match limit.on_unavailable {
+            OnUnavailable::Open => return None,
+            OnUnavailable::Closed => {
+                return Some((Reason::Unavailable, Some(UNAVAILABLE_RETRY_AFTER)));
+            }
+            OnUnavailable::Local => {
+                let within = standing.used.saturating_add(asked) <= limit.fallback_quota;
+                if !within && admission == Admission::Pass {
+                    return Some((
+                        Reason::QuotaExceeded,
+                        Some(standing.reset_after.max(UNAVAILABLE_RETRY_AFTER)),
+                    ));
+                }
+            }
+        }
+    }
+    match admission {
+        Admission::Pass => None,
+        Admission::Wait { retry_after } => Some((Reason::QuotaExceeded, Some(retry_after))),
+        Admission::Never => Some((Reason::CostExceedsQuota, None)),
+    }
+}
+
+fn unknown(item: &Item<'_>) -> ItemOutcome {
+    let closed = item.limit.on_unavailable != OnUnavailable::Open;
+    ItemOutcome {
+        decision: if closed {
+            Decision::Deny
+        } else {
+            Decision::Allow
+        },
+        reason: closed.then_some(Reason::Unavailable),
+        would_deny: false,
+        degraded: true,
+        decided_by: DecidedBy::Fallback,
+        standing: Standing::default(),
+        retry_after: closed.then_some(UNAVAILABLE_RETRY_AFTER),
+        delay: Span::ZERO,
+        window_start: None,
+        calendar_length: None,
+    }
+}

@@ -1,0 +1,167 @@
+//! Giving back, and what goes with holds: refunds, settles, releases, renewals.
+//!
+//! Units go back to the charge they came from: same epoch, same window, same entry. If that charge decides
+//! nothing any more, nothing is given. No more is ever given than is in use, so a counter's sum never
+//! passes below zero by a gift.
+
+use crate::algorithm::concurrency::Lease;
+use crate::catalogue::intern::LimitId;
+use crate::domain::limit::Limit;
+use crate::domain::time::Timestamp;
+use crate::ledger::Ledger;
+use crate::ledger::check::Item;
+use crate::ledger::counter::Counter;
+use crate::ledger::counter::Entries;
+use crate::ledger::counter::GiveBack;
+use crate::ledger::counter::Mark;
+use crate::ledger::hold::Receipt;
+use crate::ledger::shard::Name;
+use crate::usage::record::CounterId;
+use crate::usage::record::CounterRecord;
+
+/// What came of a gift or a late charge.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Moved {
+    /// Units that moved.
+    pub units: u64,
+    /// The counter after it, for disk.
+    pub record: Option<CounterRecord>,
+}
+
+impl Ledger {
+    /// Runs `change` on the counter of (`id`, `tenant`, `key`) if there is one, brought to `now`.
+    fn change<T>(
+        &self,
+        id: LimitId,
+        limit: &Limit,
+        tenant: &str,
+        key: &str,
+        now: Timestamp,
+        change: impl FnOnce(&mut Counter) -> T,
+    ) -> Option<(T, CounterRecord)> {
+        let (shard, hash) = self.locate(id, tenant, key);
+        let mut shard = self.shards[shard].lock();
+        let place = shard.find(hash, id, tenant, key)?;
+        let entry = shard.get(place)?;
+        entry.counter.prepare(&limit.rule, now);
+        let done = change(&mut entry.counter);
+        let standing = entry.counter.standing(&limit.rule, now);
+        entry.counter.note_life(&standing, now);
+        let counter = CounterId {
+            limit: limit.name.clone(),
+            tenant: tenant.to_owned(),
+            key: key.to_owned(),
+        };
+        let record = entry
+            .counter
+            .record(counter, self.actors.own(), self.start, Entries::Unsaved);
+        shard.mark_dirty(place);
+        Some((done, record))
+    }
+
+    /// Gives up to `units` of one charge back to where they came from.
+    pub fn give_back(
+        &self,
+        id: LimitId,
+        limit: &Limit,
+        receipt: &Receipt,
+        units: u64,
+        hold: u128,
+        now: Timestamp,
+    ) -> Moved {
+        let counter = &receipt.counter;
+        let what = GiveBack {
+            units: units.min(receipt.units),
+            window: receipt.window,
+            entry: receipt.entry,
+            hold,
+        };
+        let given = self.change(id, limit, &counter.tenant, &counter.key, now, |counter| {
+            if counter.epoch == receipt.epoch {
+                counter.give_back(&limit.rule, &what, self.start)
+            } else {
+                0
+            }
+        });
+        given.map_or_else(Moved::default, |(units, record)| Moved {
+            units,
+            record: Some(record),
+        })
+    }
+
+    /// Gives back up to `item.cost` units of what is in use now.
+    pub fn refund(&self, item: &Item<'_>, tenant: &str, now: Timestamp) -> Moved {
+        let given = self.change(item.id, item.limit, tenant, item.key, now, |counter| {
+            counter.enter_epoch(item.epoch);
+            counter.prepare(&item.limit.rule, now);
+            counter.refund(&item.limit.rule, item.cost)
+        });
+        given.map_or_else(Moved::default, |(units, record)| Moved {
+            units,
+            record: Some(record),
+        })
+    }
+
+    /// Charges `item.cost` units that have been used already, past the quota if need be.
+    ///
+    /// On a concurrency limit they are added to the hold's lease.
+    pub fn charge_late(
+        &self,
+        item: &Item<'_>,
+        tenant: &str,
+        known_tenant: bool,
+        lease: Lease,
+        now: Timestamp,
+    ) -> Moved {
+        let (shard, hash) = self.locate(item.id, tenant, item.key);
+        let mut shard = self.shards[shard].lock();
+        let place = shard
+            .find(hash, item.id, tenant, item.key)
+            .unwrap_or_else(|| {
+                // What was used is counted whatever the bounds say.
+                self.admit_key(tenant, known_tenant, true);
+                shard.insert(
+                    hash,
+                    Name::new(item.id, tenant, item.key),
+                    known_tenant,
+                    Counter::new(item.epoch),
+                )
+            });
+        let Some(entry) = shard.get(place) else {
+            return Moved::default();
+        };
+        let counter = &mut entry.counter;
+        counter.enter_epoch(item.epoch);
+        counter.prepare(&item.limit.rule, now);
+        let Mark { .. } = counter.charge(&item.limit.rule, item.cost, now, Some(lease));
+        let standing = counter.standing(&item.limit.rule, now);
+        counter.note_life(&standing, now);
+        let id = CounterId {
+            limit: item.limit.name.clone(),
+            tenant: tenant.to_owned(),
+            key: item.key.to_owned(),
+        };
+        let record = counter.record(id, self.actors.own(), self.start, Entries::Unsaved);
+        shard.mark_dirty(place);
+        Moved {
+            units: item.cost,
+            record: Some(record),
+        }
+    }
+
+    /// Moves the end of a hold's lease on a concurrency limit.
+    pub fn renew(
+        &self,
+        id: LimitId,
+        limit: &Limit,
+        receipt: &Receipt,
+        hold: u128,
+        expires_at: Timestamp,
+        now: Timestamp,
+    ) {
+        let counter = &receipt.counter;
+        self.change(id, limit, &counter.tenant, &counter.key, now, |counter| {
+            counter.epoch == receipt.epoch && counter.renew(hold, expires_at)
+        });
+    }
+}
