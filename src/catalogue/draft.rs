@@ -26,6 +26,30 @@ const PLANS_MAX: usize = 1_000;
 /// Most tenants that are named.
 const TENANTS_MAX: usize = 1_000_000;
 
+/// A part that may stay as it is.
+#[derive(Clone, Debug)]
+pub enum Changed<T> {
+    /// It stays.
+    No,
+    /// It becomes this.
+    To(T),
+}
+
+impl<T> Changed<T> {
+    /// The part as it would be.
+    pub const fn or<'t>(&'t self, current: &'t T) -> &'t T {
+        match self {
+            Self::No => current,
+            Self::To(changed) => changed,
+        }
+    }
+
+    /// Whether the part changes.
+    pub const fn is_changed(&self) -> bool {
+        matches!(self, Self::To(_))
+    }
+}
+
 /// Counters that an entry sets back to zero.
 #[derive(Clone, Debug)]
 pub struct Reset {
@@ -38,7 +62,7 @@ pub struct Reset {
 #[derive(Debug)]
 pub struct Draft<'a> {
     current: &'a Tree,
-    default_plan: Option<Option<PlanName>>,
+    default_plan: Changed<Option<PlanName>>,
     pub limits: BTreeMap<LimitName, Option<LimitSpec>>,
     pub plans: BTreeMap<PlanName, Option<Plan>>,
     pub tenants: BTreeMap<TenantName, Option<Tenant>>,
@@ -50,7 +74,7 @@ impl<'a> Draft<'a> {
     pub const fn new(current: &'a Tree) -> Self {
         Self {
             current,
-            default_plan: None,
+            default_plan: Changed::No,
             limits: BTreeMap::new(),
             plans: BTreeMap::new(),
             tenants: BTreeMap::new(),
@@ -65,10 +89,7 @@ impl<'a> Draft<'a> {
 
     /// The default plan as it would be.
     pub fn default_plan(&self) -> Option<&PlanName> {
-        match &self.default_plan {
-            Some(changed) => changed.as_ref(),
-            None => self.current.default_plan.as_ref(),
-        }
+        self.default_plan.or(&self.current.default_plan).as_ref()
     }
 
     /// Whether the default plan would be another one.
@@ -120,7 +141,7 @@ impl<'a> Draft<'a> {
     /// The document becomes exactly `tree`.
     pub fn replace(&mut self, tree: &Tree) {
         let current = self.current;
-        self.default_plan = Some(tree.default_plan.clone());
+        self.default_plan = Changed::To(tree.default_plan.clone());
         self.limits = differences(&current.limits, &tree.limits);
         self.plans = differences(&current.plans, &tree.plans);
         self.tenants = differences(&current.tenants, &tree.tenants);
@@ -129,7 +150,7 @@ impl<'a> Draft<'a> {
     /// What `tree` names is created or changed.
     pub fn patch(&mut self, tree: &Tree) {
         if tree.default_plan.is_some() {
-            self.default_plan = Some(tree.default_plan.clone());
+            self.default_plan = Changed::To(tree.default_plan.clone());
         }
         for (name, spec) in &tree.limits {
             self.limits.insert(name.clone(), Some(spec.clone()));
@@ -240,7 +261,7 @@ impl<'a> Draft<'a> {
 /// What a draft would change.
 #[derive(Debug)]
 pub struct Parts {
-    default_plan: Option<Option<PlanName>>,
+    default_plan: Changed<Option<PlanName>>,
     limits: BTreeMap<LimitName, Option<LimitSpec>>,
     plans: BTreeMap<PlanName, Option<Plan>>,
     tenants: BTreeMap<TenantName, Option<Tenant>>,
@@ -249,7 +270,7 @@ pub struct Parts {
 impl Parts {
     /// Changes `tree`.
     pub fn install(self, tree: &mut Tree) {
-        if let Some(default_plan) = self.default_plan {
+        if let Changed::To(default_plan) = self.default_plan {
             tree.default_plan = default_plan;
         }
         install(self.limits, &mut tree.limits);
@@ -294,8 +315,8 @@ fn bound<K: Ord, V>(
         .filter(|name| current.contains_key(name))
         .count();
     let stay = current.len().saturating_sub(touched);
-    let changed = changes.values().filter(|change| change.is_some()).count();
-    if changed > 0 && stay.saturating_add(changed) > most {
+    let set = changes.values().filter(|change| change.is_some()).count();
+    if set > 0 && stay.saturating_add(set) > most {
         let message = format!("must have at most {most} entries");
         faults.push(FieldError::new(&FieldPath::root().with(name), message));
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::catalogue::Catalogue;
 use crate::catalogue::change::Applied;
 use crate::catalogue::change::FAULTS_MAX;
+use crate::catalogue::draft::Changed;
 use crate::catalogue::draft::Draft;
 use crate::catalogue::draft::Parts;
 use crate::catalogue::epoch::Departed;
@@ -21,6 +22,7 @@ use crate::catalogue::rebuild::Outcome;
 use crate::catalogue::rebuild::OutcomeSlot;
 use crate::catalogue::rebuild::Rebuild;
 use crate::catalogue::rebuild::TenantOutcome;
+use crate::catalogue::sharded::ShardedMap;
 use crate::catalogue::view::Slot;
 use crate::catalogue::view::TenantView;
 use crate::domain::name::LimitName;
@@ -70,7 +72,7 @@ impl Catalogue {
         for (plan, plan_view) in outcome.plans {
             view.plans.set(plan.as_ref(), plan_view);
         }
-        if let Some(unknown) = outcome.unknown {
+        if let Changed::To(unknown) = outcome.unknown {
             view.unknown = unknown;
         }
         for (name, tenant) in outcome.tenants {
@@ -103,10 +105,7 @@ impl Catalogue {
             }
         }
         // Also when only the plan has changed: what differs from it may be something else now.
-        let unknown = match &outcome.unknown {
-            Some(changed) => changed.clone(),
-            None => self.view.unknown.clone(),
-        };
+        let unknown = outcome.unknown.or(&self.view.unknown).clone();
         self.epochs.unknown = match unknown {
             None => {
                 if let Some(before) = &self.view.unknown {
@@ -146,7 +145,7 @@ impl Catalogue {
             }
             return;
         }
-        let unknown = outcome.unknown.as_ref().unwrap_or(&self.view.unknown);
+        let unknown = outcome.unknown.or(&self.view.unknown);
         // With a default plan a tenant without a slot is as all others that are not named; without one it
         // is nobody, but must not find its old use when it is named again.
         if tenant.slot.is_some() || (was_named && unknown.is_none()) {
@@ -174,7 +173,7 @@ impl Catalogue {
             .flatten()
             .map(lifetime_of_all)
             .max();
-        let keys = tenant.resets.values().flat_map(|resets| resets.iter());
+        let keys = tenant.resets.values().flat_map(ShardedMap::iter);
         let last_key = keys.map(|(_, reset)| reset.forget_at).max().unwrap_or(at);
         let forget_at = at.plus(last.unwrap_or_default()).max(last_key);
         if self.epochs.departed.len() >= REMEMBERED_MAX {

@@ -223,12 +223,12 @@ impl Catalogue {
         &self.tokens
     }
 
-    /// Every limit name that was ever used; its position is its number.
+    /// The numbers of all limit names that were ever used.
     pub const fn names(&self) -> &Interner {
         &self.names
     }
 
-    /// All names of limits; a name's position is its number.
+    /// Every limit name that was ever used; its position is its number.
     pub fn limit_names(&self) -> &[LimitName] {
         self.names.names()
     }
@@ -243,9 +243,13 @@ impl Catalogue {
             author: &entry.author,
             at,
         };
-        if !entry.change.moves_version() {
+        if let Change::CreateToken { token } = &entry.change {
             intent.authorise(&entry.change)?;
-            return self.apply_to_tokens(at, &entry.change);
+            return self.create_token(at, token);
+        }
+        if let Change::RevokeToken { id } = &entry.change {
+            intent.authorise(&entry.change)?;
+            return self.revoke_token(id);
         }
         if let Some(expected) = entry.expected_version
             && expected != self.version

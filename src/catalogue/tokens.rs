@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
 use crate::catalogue::change::Applied;
-use crate::catalogue::change::Change;
 use crate::catalogue::change::Refused;
 use crate::catalogue::path::FieldPath;
 use crate::catalogue::token::NewToken;
@@ -16,29 +15,20 @@ use crate::catalogue::token::TokenTable;
 use crate::domain::time::Timestamp;
 
 impl Catalogue {
-    /// Makes or revokes a token. The catalogue's version does not move.
-    pub(super) fn apply_to_tokens(
-        &mut self,
-        at: Timestamp,
-        change: &Change,
-    ) -> Result<Applied, Refused> {
-        match change {
-            Change::CreateToken { token } => self.create_token(at, token)?,
-            Change::RevokeToken { id } => {
-                if self.tokens.remove(id).is_none() {
-                    return Err(Refused::NotFound(format!("there is no token {id:?}")));
-                }
-            }
-            _ => {}
+    /// Ends a token. The catalogue's version does not move.
+    pub(super) fn revoke_token(&mut self, id: &str) -> Result<Applied, Refused> {
+        if self.tokens.remove(id).is_none() {
+            return Err(Refused::NotFound(format!("there is no token {id:?}")));
         }
-        Arc::make_mut(&mut self.view).tokens = Arc::new(TokenTable::new(self.tokens.values()));
-        Ok(Applied {
-            version: self.version,
-            ..Applied::default()
-        })
+        Ok(self.tokens_changed())
     }
 
-    fn create_token(&mut self, at: Timestamp, token: &NewToken) -> Result<(), Refused> {
+    /// Makes a token. The catalogue's version does not move.
+    pub(super) fn create_token(
+        &mut self,
+        at: Timestamp,
+        token: &NewToken,
+    ) -> Result<Applied, Refused> {
         let field = |name: &str, message: &str| {
             Err(Refused::field(
                 &FieldPath::root().with(name),
@@ -81,7 +71,15 @@ impl Catalogue {
             expires_at: token.expires_at,
         };
         self.tokens.insert(token.id.clone(), record);
-        Ok(())
+        Ok(self.tokens_changed())
+    }
+
+    fn tokens_changed(&mut self) -> Applied {
+        Arc::make_mut(&mut self.view).tokens = Arc::new(TokenTable::new(self.tokens.values()));
+        Applied {
+            version: self.version,
+            ..Applied::default()
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The catalogue as users write it: limits, plans, tenants and overrides of single keys.
 //!
 //! A [`Tree`] is a document, not yet a judgement: it may name plans that do not exist or limits that
-//! contradict themselves. [`document`](super::document) reads one from JSON with a path to every fault,
-//! [`effective`](super::effective) judges it.
+//! contradict themselves. [`document`](super::document) reads one from JSON with a path to every fault;
+//! what follows from one is judged when an entry is applied.
 //!
 //! Every map is ordered, so that the same catalogue is always the same text.
 

@@ -9,8 +9,9 @@ use super::plan;
 use super::tenant;
 use crate::catalogue::change::Applied;
 use crate::catalogue::change::Change;
-use crate::catalogue::change::NewEpoch;
 use crate::domain::name::Key;
+use crate::domain::name::PlanName;
+use crate::domain::name::TenantName;
 use crate::domain::time::Span;
 
 fn start() -> Fixture {
@@ -30,23 +31,14 @@ fn start() -> Fixture {
 }
 
 fn told(applied: &Applied) -> Vec<(Option<&str>, Option<&str>, &str)> {
-    let part = |new: &NewEpoch| -> (Option<String>, Option<String>, String) {
-        let plan = new.plan.as_ref().map(ToString::to_string);
-        (
-            plan,
-            new.tenant.as_ref().map(ToString::to_string),
-            new.limit.to_string(),
-        )
-    };
-    let _ = part;
     applied
         .new_epochs
         .iter()
         .map(|new| {
-            let plan = new.plan.as_ref().map(|plan| plan.as_str());
+            let plan = new.plan.as_ref().map(PlanName::as_str);
             (
                 plan,
-                new.tenant.as_ref().map(|tenant| tenant.as_str()),
+                new.tenant.as_ref().map(TenantName::as_str),
                 new.limit.as_str(),
             )
         })

@@ -8,8 +8,10 @@ use super::limit;
 use super::tenant;
 use crate::catalogue::change::Refused;
 use crate::catalogue::document;
+use crate::catalogue::path::FieldPath;
 use crate::domain::limit::Algorithm;
 use crate::domain::limit::Rule;
+use crate::domain::name::PlanName;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 
@@ -28,7 +30,7 @@ fn example() -> serde_json::Value {
                 "actions": ["export"],
             },
             "tokens": {
-                "algorithm": "token_bucket", "capacity": 40000, "refill": 40000, "per": "1m",
+                "algorithm": "token_bucket", "capacity": 40_000, "refill": 40_000, "per": "1m",
                 "mode": "approximate", "key": "model",
             },
             "login": {
@@ -41,14 +43,14 @@ fn example() -> serde_json::Value {
             "free": {},
             "pro": { "limits": {
                 "exports": { "quota": 500 },
-                "tokens": { "capacity": 400000, "refill": 400000 },
+                "tokens": { "capacity": 400_000, "refill": 400_000 },
             } },
             "enterprise": { "limits": { "exports": { "unlimited": true } } },
         },
         "tenants": { "acme": {
             "plan": "pro", "time_zone": "Asia/Kolkata", "anchor": "2026-01-31T00:00:00",
             "limits": { "tokens": { "keys": {
-                "gpt-5": { "capacity": 800000, "expires_at": "2027-01-01T00:00:00Z" },
+                "gpt-5": { "capacity": 800_000, "expires_at": "2027-01-01T00:00:00Z" },
             } } },
         } },
     })
@@ -250,7 +252,7 @@ fn without_a_default_plan_unknown_tenants_are_unknown() {
         .tenant("nobody")
         .expect("counted under the default plan");
     assert!(!nobody.known);
-    assert_eq!(nobody.plan.as_ref().map(|plan| plan.as_str()), Some("free"));
+    assert_eq!(nobody.plan.as_ref().map(PlanName::as_str), Some("free"));
     assert_eq!(fixture.quota("nobody", "api"), 7);
     assert_eq!(
         fixture.quota("acme", "api"),
@@ -351,7 +353,7 @@ fn what_is_effective_can_be_written_as_a_limit() {
         for field in ["fallback_quota", "on_partition", "split"] {
             spec.as_object_mut().expect("a table").remove(field);
         }
-        let written = document::read_limit(&Default::default(), &spec).expect("a limit");
+        let written = document::read_limit(&FieldPath::root(), &spec).expect("a limit");
         let mut again = Fixture::empty();
         again
             .patch(&json!({ "tenants": { "acme": {} } }))

@@ -1,5 +1,6 @@
 //! A hundred thousand tenants: writes stay cheap, and what is alike is shared.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Map;
@@ -14,6 +15,7 @@ use super::tenant;
 use crate::catalogue::change::Change;
 use crate::catalogue::change::Entry;
 use crate::catalogue::epoch::REMEMBERED_MAX;
+use crate::catalogue::tree::Tenant;
 use crate::catalogue::tree::Tree;
 
 const TENANTS: usize = 100_000;
@@ -121,7 +123,7 @@ fn deleting_more_tenants_than_are_remembered_starts_all_unknown_ones_from_zero()
         &mut fixture,
         Change::PutTenant {
             tenant: tenant("one-more"),
-            definition: Default::default(),
+            definition: Tenant::default(),
         },
     );
     apply(
@@ -134,7 +136,7 @@ fn deleting_more_tenants_than_are_remembered_starts_all_unknown_ones_from_zero()
     );
     let mut tree: Tree = fixture.catalogue.tree().clone();
     tree.tenants.clear();
-    assert!(TENANTS + 2 > REMEMBERED_MAX);
+    const { assert!(TENANTS + 2 > REMEMBERED_MAX) };
     apply(&mut fixture, Change::Replace { tree });
     for of in ["tenant-1", "unknown", "somebody"] {
         assert_eq!(fixture.epoch(of, "api"), 4, "{of}");
@@ -151,7 +153,7 @@ fn without_a_default_plan_whoever_comes_back_starts_from_zero() {
         &mut fixture,
         Change::PutTenant {
             tenant: tenant("one-more"),
-            definition: Default::default(),
+            definition: Tenant::default(),
         },
     );
     let full = fixture.catalogue.tree().clone();
@@ -159,7 +161,7 @@ fn without_a_default_plan_whoever_comes_back_starts_from_zero() {
         &mut fixture,
         Change::Replace {
             tree: Tree {
-                tenants: Default::default(),
+                tenants: BTreeMap::new(),
                 ..full.clone()
             },
         },

@@ -13,6 +13,7 @@ use super::tenant_author;
 use crate::catalogue::change::Applied;
 use crate::catalogue::change::Change;
 use crate::catalogue::change::Refused;
+use crate::catalogue::tree::Tenant;
 use crate::catalogue::tree::Tree;
 use crate::domain::name::Key;
 use crate::domain::time::Span;
@@ -258,7 +259,7 @@ fn nothing_of_others_and_nothing_else_can_be_touched() {
         },
         Change::PutTenant {
             tenant: tenant("acme"),
-            definition: Default::default(),
+            definition: Tenant::default(),
         },
         Change::DeleteTenant {
             tenant: tenant("acme"),
