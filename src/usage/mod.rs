@@ -8,10 +8,13 @@
 //! - [`actor`]: who writes a slot.
 //! - [`window`]: the compact form that the ledger keeps in memory for each window.
 //! - [`record`]: the form on disk (and later on the wire), built on `crdts::PNCounter`; its merge is
-//!   commutative, associative, idempotent and monotone, shown by `record::laws` against a slow oracle.
+//!   commutative, associative, idempotent and monotone, shown by `laws` against a slow oracle.
 //!
 //! Invariants kept here: 4 (a merge hides no count), 5 (window and epoch are identity), 6 (merge laws).
 
 pub mod actor;
 pub mod record;
 pub mod window;
+
+#[cfg(test)]
+mod laws;

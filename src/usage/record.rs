@@ -6,10 +6,13 @@
 //! - `windows`: use per window, a PN-counter per actor;
 //! - `bucket`: a token or leaky bucket's level. Only the region's newest process writes it; the stamp
 //!   orders its versions, so the join is "the newer one";
-//! - `log`: the entries of a sliding log. An entry is named by its stamp; its cost only falls (a refund),
-//!   so the join is the minimum.
+//! - `log`: the entries of a sliding log. An entry is named by its stamp, which is given to one charge
+//!   only, so all versions agree on its instant; its cost only falls (a refund), so the join is the minimum.
 //!
-//! A record of a newer epoch replaces one of an older epoch whole.
+//! What no decision reads any more is cut off by two horizons that only rise, one for windows and one for
+//! log entries. They are part of the record, so that a late record cannot bring back what another has cut
+//! off, and so that a counter that is used for years does not carry its years along. A record of a newer
+//! epoch replaces one of an older epoch whole.
 
 use std::collections::BTreeMap;
 
@@ -63,6 +66,10 @@ pub struct CounterRecord {
     pub bucket: Option<BucketLevel>,
     /// A sliding log's entries.
     pub log: BTreeMap<Stamp, LogEntry>,
+    /// Windows before this one are cut off; see [`CounterRecord::prune`].
+    pub windows_from: Option<WindowId>,
+    /// Log entries from before this instant are cut off; see [`CounterRecord::prune`].
+    pub log_from: Option<Timestamp>,
     /// From here on nothing in the record can change a decision.
     pub dead_at: Timestamp,
 }
@@ -76,6 +83,8 @@ impl CounterRecord {
             windows: BTreeMap::new(),
             bucket: None,
             log: BTreeMap::new(),
+            windows_from: None,
+            log_from: None,
             dead_at: Timestamp::EPOCH,
         }
     }
@@ -123,12 +132,23 @@ impl CounterRecord {
                 .or_insert(entry);
         }
         self.dead_at = self.dead_at.max(other.dead_at);
+        self.windows_from = self.windows_from.max(other.windows_from);
+        self.log_from = self.log_from.max(other.log_from);
+        self.cut_off();
     }
 
-    /// Forgets log entries that ended before `horizon` and windows that started before it.
+    /// Raises the horizons: no decision reads windows that started before `windows_from` nor log entries
+    /// from before `log_from` any more.
     pub fn prune(&mut self, windows_from: WindowId, log_from: Timestamp) {
-        self.windows.retain(|window, _| *window >= windows_from);
-        self.log.retain(|_, entry| entry.at >= log_from);
+        self.windows_from = self.windows_from.max(Some(windows_from));
+        self.log_from = self.log_from.max(Some(log_from));
+        self.cut_off();
+    }
+
+    fn cut_off(&mut self) {
+        // A horizon of `None` is below every window and every instant.
+        self.windows.retain(|window, _| Some(*window) >= self.windows_from);
+        self.log.retain(|_, entry| Some(entry.at) >= self.log_from);
     }
 }
 
