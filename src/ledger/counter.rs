@@ -8,8 +8,11 @@
 //! ahead, or the clock was set back by up to an hour) is decided in the newest window, so no closed window
 //! is ever opened again with a zero count.
 
+mod give;
+mod persist;
+mod prepare;
+
 use crate::algorithm::Admission;
-use crate::algorithm::BACK_STEP_MAX;
 use crate::algorithm::Standing;
 use crate::algorithm::bucket::Flow;
 use crate::algorithm::bucket::Level;
@@ -22,16 +25,8 @@ use crate::domain::limit::Rule;
 use crate::domain::stamp::Stamp;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
-use crate::domain::time::Window;
 use crate::domain::time::WindowId;
-use crate::usage::actor::ActorId;
-use crate::usage::record::BucketLevel;
-use crate::usage::record::CounterId;
-use crate::usage::record::CounterRecord;
 use crate::usage::window::WindowUse;
-
-/// The shortest segment in which a bucket's use is counted, as a power of two of nanoseconds: 1.07 s.
-const SEGMENT_SHIFT_MIN: u32 = 30;
 
 /// A counter's version keeps the start of the process that wrote it above this many bits of counting.
 const VERSION_BITS: u32 = 40;
@@ -129,16 +124,6 @@ pub fn flow(rule: &Rule) -> Option<Flow> {
     }
 }
 
-/// The segment of time in which a bucket's use at `now` is counted: aligned, a power of two of
-/// nanoseconds, no shorter than the time to refill and at most four times as long.
-fn segment(flow: &Flow, now: Timestamp) -> WindowId {
-    let bits = |n: u64| u64::BITS - n.leading_zeros();
-    let shift =
-        (bits(flow.capacity) + bits(flow.per.as_nanos()) + 1).saturating_sub(bits(flow.rate));
-    let shift = shift.clamp(SEGMENT_SHIFT_MIN, 62);
-    WindowId(now.as_nanos() >> shift << shift)
-}
-
 impl Counter {
     /// A counter without use.
     pub fn new(epoch: u64) -> Self {
@@ -165,96 +150,6 @@ impl Counter {
                 ..Self::new(epoch)
             };
         }
-    }
-
-    /// Brings the state to `now` for `rule`.
-    pub fn prepare(&mut self, rule: &Rule, now: Timestamp) {
-        match rule {
-            Rule::FixedWindow { window, .. } | Rule::SlidingWindow { window, .. } => {
-                self.state = State::Aligned;
-                let at = Window::aligned(now, *window);
-                let previous = WindowId(at.id.0.saturating_sub_unsigned(window.as_nanos()));
-                self.roll(at.id, previous, now);
-            }
-            Rule::CalendarWindow { calendar, .. } => {
-                if let State::Calendar { start, end } = self.state
-                    && now < end
-                    && (start <= now || start <= now.plus(BACK_STEP_MAX))
-                {
-                    return;
-                }
-                let at = calendar.window(now);
-                self.state = State::Calendar {
-                    start: at.start,
-                    end: at.end,
-                };
-                self.roll(at.id, WindowId(i64::MIN), now);
-            }
-            Rule::TokenBucket { .. } | Rule::LeakyBucket { .. } => {
-                let Some(flow) = flow(rule) else { return };
-                let level = if let State::Bucket(level) = self.state {
-                    level
-                } else {
-                    Level { drawn: 0, at: now }
-                };
-                self.state = State::Bucket(level.at(&flow, now));
-                let id = segment(&flow, now);
-                if id > self.windows[0].id {
-                    self.shift(id);
-                }
-            }
-            Rule::SlidingLog { window, .. } => {
-                if !matches!(self.state, State::Log(_)) {
-                    self.state = State::Log(Box::default());
-                }
-                if let State::Log(log) = &mut self.state {
-                    log.advance(*window, now);
-                }
-                let at = Window::aligned(now, *window);
-                let previous = WindowId(at.id.0.saturating_sub_unsigned(window.as_nanos()));
-                self.roll(at.id, previous, now);
-            }
-            Rule::Concurrency { .. } => {
-                if !matches!(self.state, State::Leases(_)) {
-                    self.state = State::Leases(Box::default());
-                }
-                if let State::Leases(leases) = &mut self.state {
-                    leases.advance(now);
-                }
-            }
-        }
-    }
-
-    /// Makes `id` the newest window. An older one is taken only when the clock was set back so far that it
-    /// has to be followed.
-    fn roll(&mut self, id: WindowId, previous: WindowId, now: Timestamp) {
-        let newest = self.windows[0].id;
-        if id == newest {
-            return;
-        }
-        if id < newest && newest.0 <= now.plus(BACK_STEP_MAX).as_nanos() {
-            return;
-        }
-        if id < newest {
-            let [newest, older] = &mut self.windows;
-            let back = if older.id == id {
-                std::mem::take(older)
-            } else {
-                WindowUse::new(id)
-            };
-            *newest = back;
-            *older = WindowUse::new(WindowId(i64::MIN));
-            return;
-        }
-        self.shift(id);
-        if self.windows[1].id != previous && previous.0 != i64::MIN {
-            self.windows[1] = WindowUse::new(previous);
-        }
-    }
-
-    fn shift(&mut self, id: WindowId) {
-        let newest = std::mem::replace(&mut self.windows[0], WindowUse::new(id));
-        self.windows[1] = newest;
     }
 
     fn sliding(&self, length: Span) -> sliding_window::Windows {
@@ -416,62 +311,6 @@ impl Counter {
         };
     }
 
-    /// Gives units back to the charge they came from; returns how many were given. The window must still
-    /// be one that the algorithm reads, else nothing is.
-    pub fn give_back(&mut self, rule: &Rule, what: &GiveBack, own_start: u32) -> u64 {
-        let given = match &mut self.state {
-            State::Aligned | State::Calendar { .. } => {
-                let read = if matches!(rule, Rule::SlidingWindow { .. }) {
-                    2
-                } else {
-                    1
-                };
-                give_to(&mut self.windows[..read], Some(what.window), what.units)
-            }
-            State::Bucket(level) => {
-                let given = flow(rule).map_or(0, |flow| level.put_back(&flow, what.units));
-                give_to(&mut self.windows, None, given);
-                given
-            }
-            State::Log(log) => {
-                let number = log.number_of(what.entry, own_start);
-                let given = number.map_or(0, |number| log.give_back(what.units, Some(number)));
-                give_to(&mut self.windows, Some(what.window), given);
-                given
-            }
-            State::Leases(leases) => leases.free(what.hold, what.units),
-        };
-        self.version += 1;
-        given
-    }
-
-    /// Gives back up to `units` of whatever is in use now, newest first; returns how many.
-    pub fn refund(&mut self, rule: &Rule, units: u64) -> u64 {
-        let given = match &mut self.state {
-            State::Aligned | State::Calendar { .. } => {
-                let read = if matches!(rule, Rule::SlidingWindow { .. }) {
-                    2
-                } else {
-                    1
-                };
-                give_to(&mut self.windows[..read], None, units)
-            }
-            State::Bucket(level) => {
-                let given = flow(rule).map_or(0, |flow| level.put_back(&flow, units));
-                give_to(&mut self.windows, None, given);
-                given
-            }
-            State::Log(log) => {
-                let given = log.give_back(units, None);
-                give_to(&mut self.windows, None, given);
-                given
-            }
-            State::Leases(_) => 0,
-        };
-        self.version += 1;
-        given
-    }
-
     /// Moves the end of a hold's lease.
     pub fn renew(&mut self, hold: u128, expires_at: Timestamp) -> bool {
         self.version += 1;
@@ -496,103 +335,4 @@ impl Counter {
     pub fn window(&self) -> &WindowUse {
         &self.windows[0]
     }
-
-    /// What this process changed, for disk.
-    pub fn record(
-        &mut self,
-        id: CounterId,
-        own: ActorId,
-        start: u32,
-        entries: Entries,
-    ) -> CounterRecord {
-        let mut record = CounterRecord::empty(id, self.epoch);
-        record.dead_at = self.dead_at;
-        for window in &self.windows {
-            let (p, n) = window.own();
-            if p > 0 || n > 0 {
-                record.set_slot(window.id, own, p, n);
-            }
-        }
-        match &mut self.state {
-            State::Bucket(level) => {
-                let stamp = Stamp {
-                    start,
-                    count: self.version & VERSION_MASK,
-                };
-                record.bucket = Some(BucketLevel {
-                    stamp,
-                    at: level.at,
-                    drawn: level.drawn,
-                });
-            }
-            State::Log(log) => {
-                let entries = match entries {
-                    Entries::From(number) => log.changes_from(number, start),
-                    Entries::Unsaved => log.changes_from(log.clean_below(), start),
-                    Entries::TakeUnsaved => log.take_changes(start),
-                };
-                record.log = entries.into_iter().collect();
-            }
-            State::Aligned | State::Calendar { .. } | State::Leases(_) => {}
-        }
-        record
-    }
-
-    /// Joins a record of earlier processes or other regions; `home` tells which actors are of this region.
-    pub fn merge(&mut self, record: &CounterRecord, own: ActorId, home: impl Fn(ActorId) -> bool) {
-        for (id, counter) in &record.windows {
-            let Some(window) = self.window_mut(*id) else {
-                continue;
-            };
-            for (actor, p, n) in crate::usage::record::slots(counter) {
-                if actor != own {
-                    window.merge_slot(crate::usage::window::Slot {
-                        actor,
-                        p,
-                        n,
-                        home: home(actor),
-                    });
-                }
-            }
-        }
-        if let Some(news) = record.bucket {
-            let version =
-                u64::from(news.stamp.start) << VERSION_BITS | news.stamp.count & VERSION_MASK;
-            if version > self.version || !matches!(self.state, State::Bucket(_)) {
-                self.version = version;
-                self.state = State::Bucket(Level {
-                    drawn: news.drawn,
-                    at: news.at,
-                });
-            }
-        }
-        if !record.log.is_empty() {
-            self.state = State::Log(Box::new(Log::restored(
-                record.log.iter().map(|(s, e)| (*s, *e)),
-            )));
-        }
-        self.dead_at = self.dead_at.max(record.dead_at);
-    }
-
-    fn window_mut(&mut self, id: WindowId) -> Option<&mut WindowUse> {
-        if id > self.windows[0].id {
-            self.shift(id);
-        } else if id < self.windows[0].id && id > self.windows[1].id {
-            self.windows[1] = WindowUse::new(id);
-        }
-        self.windows.iter_mut().find(|window| window.id == id)
-    }
-}
-
-/// Gives `units` back to the windows (newest first), or to the one named, as far as they are in use.
-fn give_to(windows: &mut [WindowUse], only: Option<WindowId>, units: u64) -> u64 {
-    let mut left = units;
-    for window in windows {
-        if only.is_none_or(|only| only == window.id) {
-            let given = left.min(window.home());
-            window.give_back(given);
-            left -= given;
-        }
-    }
-    units - left
 }

@@ -1,0 +1,80 @@
+//! Gives units of a counter back.
+
+use crate::domain::limit::Rule;
+use crate::domain::time::WindowId;
+use crate::ledger::counter::Counter;
+use crate::ledger::counter::GiveBack;
+use crate::ledger::counter::State;
+use crate::ledger::counter::flow;
+use crate::usage::window::WindowUse;
+
+impl Counter {
+    /// Gives units back to the charge they came from; returns how many were given. The window must still
+    /// be one that the algorithm reads, else nothing is.
+    pub fn give_back(&mut self, rule: &Rule, what: &GiveBack, own_start: u32) -> u64 {
+        let given = match &mut self.state {
+            State::Aligned | State::Calendar { .. } => {
+                let read = if matches!(rule, Rule::SlidingWindow { .. }) {
+                    2
+                } else {
+                    1
+                };
+                give_to(&mut self.windows[..read], Some(what.window), what.units)
+            }
+            State::Bucket(level) => {
+                let given = flow(rule).map_or(0, |flow| level.put_back(&flow, what.units));
+                give_to(&mut self.windows, None, given);
+                given
+            }
+            State::Log(log) => {
+                let number = log.number_of(what.entry, own_start);
+                let given = number.map_or(0, |number| log.give_back(what.units, Some(number)));
+                give_to(&mut self.windows, Some(what.window), given);
+                given
+            }
+            State::Leases(leases) => leases.free(what.hold, what.units),
+        };
+        self.version += 1;
+        given
+    }
+
+    /// Gives back up to `units` of whatever is in use now, newest first; returns how many.
+    pub fn refund(&mut self, rule: &Rule, units: u64) -> u64 {
+        let given = match &mut self.state {
+            State::Aligned | State::Calendar { .. } => {
+                let read = if matches!(rule, Rule::SlidingWindow { .. }) {
+                    2
+                } else {
+                    1
+                };
+                give_to(&mut self.windows[..read], None, units)
+            }
+            State::Bucket(level) => {
+                let given = flow(rule).map_or(0, |flow| level.put_back(&flow, units));
+                give_to(&mut self.windows, None, given);
+                given
+            }
+            State::Log(log) => {
+                let given = log.give_back(units, None);
+                give_to(&mut self.windows, None, given);
+                given
+            }
+            State::Leases(_) => 0,
+        };
+        self.version += 1;
+        given
+    }
+}
+
+/// Gives `units` back to the windows (newest first), or to the one named, as far as they are in use.
+fn give_to(windows: &mut [WindowUse], only: Option<WindowId>, units: u64) -> u64 {
+    let mut left = units;
+    for window in windows {
+        if only.is_none_or(|only| only == window.id) {
+            let given = left.min(window.home());
+            window.give_back(given);
+            left -= given;
+        }
+    }
+    units - left
+}
