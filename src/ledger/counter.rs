@@ -191,69 +191,71 @@ impl Counter {
         }
     }
 
-    /// `now`, or the start of the newest window when that lies a little ahead.
-    fn window_now(&self, now: Timestamp) -> Timestamp {
-        match self.state {
-            State::Calendar { start, .. } => now.max(start),
-            _ => now.max(Timestamp::from_nanos(self.windows[0].id.0)),
+    /// The instant to decide at: `now`, or how far time had come for this counter when that is ahead.
+    fn held(&self, now: Timestamp) -> Timestamp {
+        match &self.state {
+            State::Aligned => now.max(Timestamp::from_nanos(self.windows[0].id.0)),
+            State::Calendar { start, .. } => now.max(*start),
+            State::Bucket(level) => now.max(level.at),
+            // Their entries have ends of their own and are compared with `now` itself.
+            State::Log(_) | State::Leases(_) => now,
         }
     }
 
     /// May `asked` units pass?
     pub fn admission(&self, rule: &Rule, asked: u64, now: Timestamp) -> Admission {
-        match (rule, &self.state) {
+        let held = self.held(now);
+        let admission = match (rule, &self.state) {
             (Rule::FixedWindow { quota, .. } | Rule::CalendarWindow { quota, .. }, _) => {
-                fixed_window::admission(
-                    *quota,
-                    self.windows[0].home(),
-                    asked,
-                    self.end(rule),
-                    self.window_now(now),
-                )
+                fixed_window::admission(*quota, self.windows[0].home(), asked, self.end(rule), held)
             }
-            (Rule::SlidingWindow { quota, window }, _) => sliding_window::admission(
-                *quota,
-                &self.sliding(*window),
-                asked,
-                self.window_now(now),
-            ),
+            (Rule::SlidingWindow { quota, window }, _) => {
+                sliding_window::admission(*quota, &self.sliding(*window), asked, held)
+            }
             (Rule::SlidingLog { quota, window }, State::Log(log)) => {
-                log.admission(*quota, *window, asked, now)
+                log.admission(*quota, *window, asked, held)
             }
             (Rule::Concurrency { quota, .. }, State::Leases(leases)) => {
-                leases.admission(*quota, asked, now)
+                leases.admission(*quota, asked, held)
             }
             (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, State::Bucket(level)) => {
                 flow(rule).map_or(Admission::Never, |flow| level.admission(&flow, asked))
             }
             // `prepare` has made the state fit the rule.
             _ => Admission::Never,
+        };
+        match admission {
+            // The clock has to come back to where it was before any of the wait passes.
+            Admission::Wait { retry_after } => Admission::Wait {
+                retry_after: retry_after.plus(held.since(now)),
+            },
+            Admission::Pass | Admission::Never => admission,
         }
     }
 
     /// How the limit stands.
     pub fn standing(&self, rule: &Rule, now: Timestamp) -> Standing {
-        match (rule, &self.state) {
+        let held = self.held(now);
+        let mut standing = match (rule, &self.state) {
             (Rule::FixedWindow { quota, .. } | Rule::CalendarWindow { quota, .. }, _) => {
-                fixed_window::standing(
-                    *quota,
-                    self.windows[0].home(),
-                    self.end(rule),
-                    self.window_now(now),
-                )
+                fixed_window::standing(*quota, self.windows[0].home(), self.end(rule), held)
             }
             (Rule::SlidingWindow { quota, window }, _) => {
-                sliding_window::standing(*quota, &self.sliding(*window), self.window_now(now))
+                sliding_window::standing(*quota, &self.sliding(*window), held)
             }
             (Rule::SlidingLog { quota, window }, State::Log(log)) => {
-                log.standing(*quota, *window, now)
+                log.standing(*quota, *window, held)
             }
             (Rule::Concurrency { quota, .. }, State::Leases(leases)) => leases.standing(*quota),
             (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, State::Bucket(level)) => {
                 flow(rule).map_or_else(Standing::default, |flow| level.standing(&flow))
             }
             _ => Standing::default(),
+        };
+        if !standing.reset_after.is_zero() {
+            standing.reset_after = standing.reset_after.plus(held.since(now));
         }
+        standing
     }
 
     /// How long a leaky bucket's next unit waits before it is served.
