@@ -1,11 +1,18 @@
 //! What the random tests have found, each with the values that showed it, so that it stays found.
 
+use highwater::domain::calendar::Period;
 use highwater::domain::time::Span;
 
+use crate::restart::Order;
+use crate::restart::restore;
 use crate::scene::Desk;
+use crate::scene::WIDE;
 use crate::scene::bucket;
+use crate::scene::calendar;
+use crate::scene::drain;
 use crate::scene::fixed;
 use crate::scene::ledger;
+use crate::scene::ledger_of_start;
 use crate::scene::ms;
 use crate::scene::seconds;
 use crate::scene::sliding;
@@ -32,4 +39,69 @@ fn waits_include_the_time_by_which_the_clock_is_behind() {
     assert_eq!(told.retry_after, Some(Span::from_ms(1_500)));
     assert!(!level.passes(&ledger, ms(999), 1));
     assert!(level.passes(&ledger, ms(1_000), 1));
+}
+
+/// A restored counter took whatever window came back second for the one before the newest: with use in
+/// the first and the third window, the first still weighed in the third.
+#[test]
+fn only_the_window_right_before_weighs_after_a_restart() {
+    let first = ledger_of_start(1, WIDE);
+    let desk = Desk::new(sliding(10, seconds(60)));
+    assert!(desk.passes(&first, ms(0), 8));
+    let mut written = drain(&first);
+    assert!(desk.passes(&first, ms(120_000), 1));
+    written.extend(drain(&first));
+    let second = restore(&written, Order::Folded, 2);
+    assert_eq!(desk.look(&second, ms(120_000)).standing.used, 1);
+}
+
+/// A clock that was set back by more than an hour and then forward again found an empty window where it
+/// had counted before.
+#[test]
+fn a_clock_that_comes_back_finds_its_window_as_it_left_it() {
+    let ledger = ledger();
+    let desk = Desk::new(fixed(6, seconds(86_400)));
+    let hour = 3_600_000;
+    assert!(desk.passes(&ledger, ms(-2 * hour), 1));
+    assert!(desk.passes(&ledger, ms(hour), 5));
+    assert_eq!(desk.look(&ledger, ms(-2 * hour)).standing.used, 1);
+    assert_eq!(desk.look(&ledger, ms(hour)).standing.used, 5);
+}
+
+/// The name of a calendar window is civil time, and it was compared with the clock as if it were an
+/// instant: west of Greenwich a clock set back by two hours over midnight got yesterday's bounds with
+/// today's count, and kept that count for the whole of today.
+#[test]
+fn a_calendar_window_follows_the_clock_in_every_zone() {
+    for (zone, midnight_utc) in [
+        ("America/Los_Angeles", 8),
+        ("Pacific/Kiritimati", -14),
+        ("UTC", 0),
+    ] {
+        let midnight = midnight_utc * 3_600_000;
+        let ledger = ledger();
+        let desk = Desk::new(calendar(5, Period::Day, zone));
+        assert!(desk.passes(&ledger, ms(midnight - 1), 2), "{zone}");
+        assert!(desk.passes(&ledger, ms(midnight), 4), "{zone}");
+        let back = desk.look(&ledger, ms(midnight - 3 * 3_600_000));
+        assert_eq!(back.standing.used, 2, "{zone}");
+        assert_eq!(back.standing.reset_after, seconds(3 * 3_600), "{zone}");
+        assert_eq!(desk.look(&ledger, ms(midnight)).standing.used, 4, "{zone}");
+        // By less than an hour: today goes on.
+        let held = desk.look(&ledger, ms(midnight - 1_000));
+        assert_eq!(held.standing.used, 4, "{zone}");
+        assert_eq!(held.standing.reset_after, seconds(86_401), "{zone}");
+        // The same when the process was started again in between and does not know the bounds.
+        let restored = restore(&drain(&ledger), Order::Written, 2);
+        let held = desk.look(&restored, ms(midnight - 1_000));
+        assert_eq!(held.standing.used, 4, "{zone}");
+        assert_eq!(held.standing.reset_after, seconds(86_401), "{zone}");
+        assert_eq!(
+            desk.look(&restored, ms(midnight - 3 * 3_600_000))
+                .standing
+                .used,
+            2,
+            "{zone}"
+        );
+    }
 }

@@ -17,4 +17,5 @@
 //! [`Ledger`]: highwater::ledger::Ledger
 
 mod found;
+mod restart;
 mod scene;

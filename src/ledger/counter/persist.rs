@@ -95,7 +95,11 @@ impl Counter {
 
     fn window_mut(&mut self, id: WindowId) -> Option<&mut WindowUse> {
         if id > self.windows[0].id {
-            self.shift(id);
+            if let State::Calendar { .. } = self.state {
+                // The bounds that are kept are those of the window that is left.
+                self.state = State::Aligned;
+            }
+            self.enter(id);
         } else if id < self.windows[0].id && id > self.windows[1].id {
             self.windows[1] = WindowUse::new(id);
         }

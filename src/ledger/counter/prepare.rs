@@ -1,9 +1,13 @@
 //! Brings a counter to an instant: rolls its windows, drops what has ended.
 
+use std::mem;
+
 use crate::algorithm::BACK_STEP_MAX;
 use crate::algorithm::bucket::Flow;
 use crate::algorithm::bucket::Level;
+use crate::domain::calendar::Calendar;
 use crate::domain::limit::Rule;
+use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::domain::time::Window;
 use crate::domain::time::WindowId;
@@ -15,51 +19,58 @@ use crate::usage::window::WindowUse;
 /// The shortest segment in which a bucket's use is counted, as a power of two of nanoseconds: 1.07 s.
 const SEGMENT_SHIFT_MIN: u32 = 30;
 
-/// The segment of time in which a bucket's use at `now` is counted: aligned, a power of two of
-/// nanoseconds, no shorter than the time to refill and at most four times as long.
-fn segment(flow: &Flow, now: Timestamp) -> WindowId {
+/// The segment of time in which a bucket's use at `now` is counted, and its length: aligned, a power of two
+/// of nanoseconds, no shorter than the time to refill and less than eight times as long.
+fn segment(flow: &Flow, now: Timestamp) -> (WindowId, Span) {
     let bits = |n: u64| u64::BITS - n.leading_zeros();
     let shift =
         (bits(flow.capacity) + bits(flow.per.as_nanos()) + 1).saturating_sub(bits(flow.rate));
     let shift = shift.clamp(SEGMENT_SHIFT_MIN, 62);
-    WindowId(now.as_nanos() >> shift << shift)
+    (
+        WindowId(now.as_nanos() >> shift << shift),
+        Span::from_nanos(1 << shift),
+    )
+}
+
+/// The calendar window to decide in at `now` when `newest` was the last one: that of `now`, or the newest
+/// when it begins at most [`BACK_STEP_MAX`] later.
+///
+/// A window's name is civil time, so only the calendar knows where the newest lies. An hour is the shortest
+/// period, so that is at most two windows on.
+fn calendar_window(calendar: &Calendar, newest: WindowId, now: Timestamp) -> Window {
+    let current = calendar.window(now);
+    let mut later = current;
+    for _ in 0..2 {
+        if later.id < newest {
+            later = calendar.window(later.end);
+        }
+    }
+    if later.id == newest && later.start <= now.plus(BACK_STEP_MAX) {
+        later
+    } else {
+        current
+    }
 }
 
 impl Counter {
     /// Brings the state to `now` for `rule`.
     pub fn prepare(&mut self, rule: &Rule, now: Timestamp) {
         match rule {
-            Rule::FixedWindow { window, .. } | Rule::SlidingWindow { window, .. } => {
+            Rule::FixedWindow { window, .. } => {
                 self.state = State::Aligned;
-                let at = Window::aligned(now, *window);
-                let previous = WindowId(at.id.0.saturating_sub_unsigned(window.as_nanos()));
-                self.roll(at.id, previous, now);
+                self.enter(self.held_window(Window::aligned(now, *window).id, now));
             }
-            Rule::CalendarWindow { calendar, .. } => {
-                if let State::Calendar { start, end } = self.state
-                    && now < end
-                    && (start <= now || start <= now.plus(BACK_STEP_MAX))
-                {
-                    return;
-                }
-                let at = calendar.window(now);
-                self.state = State::Calendar {
-                    start: at.start,
-                    end: at.end,
-                };
-                self.roll(at.id, WindowId(i64::MIN), now);
+            Rule::SlidingWindow { window, .. } => {
+                self.state = State::Aligned;
+                self.enter_pair(
+                    self.held_window(Window::aligned(now, *window).id, now),
+                    *window,
+                );
             }
+            Rule::CalendarWindow { calendar, .. } => self.prepare_calendar(calendar, now),
             Rule::TokenBucket { .. } | Rule::LeakyBucket { .. } => {
-                let Some(flow) = flow(rule) else { return };
-                let level = if let State::Bucket(level) = self.state {
-                    level
-                } else {
-                    Level { drawn: 0, at: now }
-                };
-                self.state = State::Bucket(level.at(&flow, now));
-                let id = segment(&flow, now);
-                if id > self.windows[0].id {
-                    self.shift(id);
+                if let Some(flow) = flow(rule) {
+                    self.prepare_bucket(&flow, now);
                 }
             }
             Rule::SlidingLog { window, .. } => {
@@ -69,9 +80,7 @@ impl Counter {
                 if let State::Log(log) = &mut self.state {
                     log.advance(*window, now);
                 }
-                let at = Window::aligned(now, *window);
-                let previous = WindowId(at.id.0.saturating_sub_unsigned(window.as_nanos()));
-                self.roll(at.id, previous, now);
+                self.enter(self.held_window(Window::aligned(now, *window).id, now));
             }
             Rule::Concurrency { .. } => {
                 if !matches!(self.state, State::Leases(_)) {
@@ -84,35 +93,76 @@ impl Counter {
         }
     }
 
-    /// Makes `id` the newest window. An older one is taken only when the clock was set back so far that it
-    /// has to be followed.
-    fn roll(&mut self, id: WindowId, previous: WindowId, now: Timestamp) {
+    fn prepare_calendar(&mut self, calendar: &Calendar, now: Timestamp) {
+        // Finding the bounds is slow, so they are kept: while they hold, nothing is asked of the calendar.
+        if let State::Calendar { start, end } = self.state
+            && now < end
+            && start <= now.plus(BACK_STEP_MAX)
+        {
+            return;
+        }
+        let at = calendar_window(calendar, self.windows[0].id, now);
+        self.state = State::Calendar {
+            start: at.start,
+            end: at.end,
+        };
+        self.enter(at.id);
+    }
+
+    fn prepare_bucket(&mut self, flow: &Flow, now: Timestamp) {
+        let (id, length) = segment(flow, now);
+        self.enter(self.held_window(id, now));
+        let level = if let State::Bucket(level) = self.state {
+            level
+        } else {
+            // A level is lost only with the region's disk; the use itself may have come back from other
+            // regions. Of the last two segments all is taken to be drawn still.
+            let [newest, before] = &self.windows;
+            let mut used = u128::from(newest.home());
+            if before.id.0 >= newest.id.0.saturating_sub_unsigned(length.as_nanos()) {
+                used += u128::from(before.home());
+            }
+            Level {
+                drawn: used.saturating_mul(u128::from(flow.per.as_nanos())),
+                at: now,
+            }
+        };
+        self.state = State::Bucket(level.at(flow, now));
+    }
+
+    /// The window to decide in when `now` lies in `current`: the newest one if that began at most
+    /// [`BACK_STEP_MAX`] ahead, so that a clock that was set back a little opens no closed window again.
+    fn held_window(&self, current: WindowId, now: Timestamp) -> WindowId {
         let newest = self.windows[0].id;
-        if id == newest {
-            return;
-        }
-        if id < newest && newest.0 <= now.plus(BACK_STEP_MAX).as_nanos() {
-            return;
-        }
-        if id < newest {
-            let [newest, older] = &mut self.windows;
-            let back = if older.id == id {
-                std::mem::take(older)
-            } else {
-                WindowUse::new(id)
-            };
-            *newest = back;
-            *older = WindowUse::new(WindowId(i64::MIN));
-            return;
-        }
-        self.shift(id);
-        if self.windows[1].id != previous && previous.0 != i64::MIN {
-            self.windows[1] = WindowUse::new(previous);
+        if current < newest && newest.0 <= now.plus(BACK_STEP_MAX).as_nanos() {
+            newest
+        } else {
+            current
         }
     }
 
-    pub(super) fn shift(&mut self, id: WindowId) {
-        let newest = std::mem::replace(&mut self.windows[0], WindowUse::new(id));
-        self.windows[1] = newest;
+    /// Makes `id` the newest window and keeps the one that is left.
+    pub(super) fn enter(&mut self, id: WindowId) {
+        if self.windows[0].id != id {
+            let entered = self.take_window(id);
+            let left = mem::replace(&mut self.windows[0], entered);
+            self.windows[1] = left;
+        }
+    }
+
+    /// Makes `id` the newest window and the one that ends where it begins the window before.
+    fn enter_pair(&mut self, id: WindowId, length: Span) {
+        let before = WindowId(id.0.saturating_sub_unsigned(length.as_nanos()));
+        if self.windows[0].id != id || self.windows[1].id != before {
+            self.windows = [self.take_window(id), self.take_window(before)];
+        }
+    }
+
+    /// Takes a window out, or an empty one of that name when it is not known.
+    fn take_window(&mut self, id: WindowId) -> WindowUse {
+        let known = self.windows.iter_mut().find(|window| window.id == id);
+        known.map_or(WindowUse::new(id), |known| {
+            mem::replace(known, WindowUse::new(WindowId(i64::MIN)))
+        })
     }
 }
