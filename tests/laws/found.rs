@@ -1,6 +1,7 @@
 //! What the random tests have found, each with the values that showed it, so that it stays found.
 
 use highwater::domain::calendar::Period;
+use highwater::domain::limit::AMOUNT_MAX;
 use highwater::domain::time::Span;
 
 use crate::restart::Order;
@@ -13,6 +14,8 @@ use crate::scene::drain;
 use crate::scene::fixed;
 use crate::scene::ledger;
 use crate::scene::ledger_of_start;
+use crate::scene::limit;
+use crate::scene::log;
 use crate::scene::ms;
 use crate::scene::seconds;
 use crate::scene::sliding;
@@ -104,4 +107,67 @@ fn a_calendar_window_follows_the_clock_in_every_zone() {
             "{zone}"
         );
     }
+}
+
+/// A log told the end of its newest entry as its reset even when a refund had taken all of that entry.
+#[test]
+fn a_log_is_empty_when_its_last_unit_was_given_back() {
+    let ledger = ledger();
+    let desk = Desk::new(log(2, seconds(60)));
+    assert!(desk.passes(&ledger, ms(0), 1));
+    assert_eq!(desk.refund(&ledger, ms(1), 1), 1);
+    assert_eq!(desk.look(&ledger, ms(1)).standing.reset_after, Span::ZERO);
+}
+
+/// The sum of a log stopped at 2^64 − 1 and then lost more than it had, as entries ended: use that was
+/// still in the window read zero.
+#[test]
+fn a_log_counts_on_past_the_largest_integer() {
+    let ledger = ledger();
+    let mut unlimited = limit(log(10, seconds(10)));
+    unlimited.unlimited = true;
+    let desk = Desk::of(unlimited);
+    for _ in 0..2_100 {
+        assert!(desk.passes(&ledger, ms(0), AMOUNT_MAX));
+    }
+    assert_eq!(desk.look(&ledger, ms(0)).standing.used, u64::MAX);
+    assert!(desk.passes(&ledger, ms(5_000), 7));
+    assert_eq!(desk.look(&ledger, ms(10_000)).standing.used, 7);
+}
+
+/// Each record of a log replaced what an earlier record had brought back.
+#[test]
+fn a_log_is_joined_from_all_its_records() {
+    let first = ledger_of_start(1, WIDE);
+    let desk = Desk::new(log(10, seconds(60)));
+    assert!(desk.passes(&first, ms(0), 3));
+    let mut written = drain(&first);
+    assert!(desk.passes(&first, ms(1), 4));
+    written.extend(drain(&first));
+    let second = ledger_of_start(2, WIDE);
+    for record in written.iter().chain(&written) {
+        second.merge(record, desk.id, true);
+    }
+    assert_eq!(desk.look(&second, ms(2)).standing.used, 7);
+}
+
+/// A charge of an earlier process is given back by name, once, and stays given back over the next start.
+#[test]
+fn a_charge_from_before_a_restart_is_given_back_once() {
+    let first = ledger_of_start(1, WIDE);
+    let desk = Desk::new(log(10, seconds(60)));
+    assert!(desk.passes(&first, ms(0), 1));
+    let receipt = desk
+        .hold(&first, ms(1), 5, 1, ms(50_000))
+        .expect("room for 5");
+    let mut written = drain(&first);
+    let second = restore(&written, Order::Written, 2);
+    assert!(desk.passes(&second, ms(2), 2));
+    assert_eq!(desk.give_back(&second, ms(3), &receipt, 3, 1), 3);
+    assert_eq!(desk.give_back(&second, ms(3), &receipt, 5, 1), 2);
+    assert_eq!(desk.give_back(&second, ms(3), &receipt, 5, 1), 0);
+    assert_eq!(desk.look(&second, ms(3)).standing.used, 3);
+    written.extend(drain(&second));
+    let third = restore(&written, Order::Reversed, 3);
+    assert_eq!(desk.look(&third, ms(3)).standing.used, 3);
 }

@@ -27,8 +27,7 @@ impl Counter {
                 given
             }
             State::Log(log) => {
-                let number = log.number_of(what.entry, own_start);
-                let given = number.map_or(0, |number| log.give_back(what.units, Some(number)));
+                let given = log.give_back(what.units, what.entry, own_start);
                 give_to(&mut self.windows, Some(what.window), given);
                 given
             }
@@ -55,7 +54,7 @@ impl Counter {
                 given
             }
             State::Log(log) => {
-                let given = log.give_back(units, None);
+                let given = log.refund(units);
                 give_to(&mut self.windows, None, given);
                 given
             }

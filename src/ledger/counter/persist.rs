@@ -1,7 +1,6 @@
 //! A counter's way to disk and back.
 
 use crate::algorithm::bucket::Level;
-use crate::algorithm::sliding_log::Log;
 use crate::domain::stamp::Stamp;
 use crate::domain::time::WindowId;
 use crate::ledger::counter::Counter;
@@ -46,8 +45,8 @@ impl Counter {
             }
             State::Log(log) => {
                 let entries = match entries {
-                    Entries::From(number) => log.changes_from(number, start),
-                    Entries::Unsaved => log.changes_from(log.clean_below(), start),
+                    Entries::From(number) => log.charged_from(number, start),
+                    Entries::Unsaved => log.changes(start),
                     Entries::TakeUnsaved => log.take_changes(start),
                 };
                 record.log = entries.into_iter().collect();
@@ -58,7 +57,13 @@ impl Counter {
     }
 
     /// Joins a record of earlier processes or other regions; `home` tells which actors are of this region.
-    pub fn merge(&mut self, record: &CounterRecord, own: ActorId, home: impl Fn(ActorId) -> bool) {
+    pub fn merge(
+        &mut self,
+        record: &CounterRecord,
+        own: ActorId,
+        own_start: u32,
+        home: impl Fn(ActorId) -> bool,
+    ) {
         for (id, counter) in &record.windows {
             let Some(window) = self.window_mut(*id) else {
                 continue;
@@ -86,9 +91,12 @@ impl Counter {
             }
         }
         if !record.log.is_empty() {
-            self.state = State::Log(Box::new(Log::restored(
-                record.log.iter().map(|(s, e)| (*s, *e)),
-            )));
+            if !matches!(self.state, State::Log(_)) {
+                self.state = State::Log(Box::default());
+            }
+            if let State::Log(log) = &mut self.state {
+                log.join(record.log.iter().map(|(s, e)| (*s, *e)), own_start);
+            }
         }
         self.dead_at = self.dead_at.max(record.dead_at);
     }
