@@ -162,8 +162,12 @@ impl Log {
         }
     }
 
-    /// Notes a charge; returns the number that names it.
-    pub fn charge(&mut self, cost: u64, now: Timestamp) -> u64 {
+    /// Notes a charge; returns the number that names it, which is not below `number` if no charge of this
+    /// process is remembered.
+    pub fn charge(&mut self, cost: u64, now: Timestamp, number: u64) -> u64 {
+        if self.own.is_empty() {
+            self.first = self.first.max(number);
+        }
         // Entries stay in order even if the clock was set back: none is older than the one before it.
         let at = self.newest().map_or(now, |newest| newest.max(now));
         self.own.push_back(LogEntry { at, cost });

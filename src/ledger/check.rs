@@ -225,13 +225,12 @@ impl Ledger {
                     shard.insert(candidate.hash, name, request.known_tenant, *counter)
                 }
             };
-            let Some(entry) = shard.get(place) else {
+            let Some(counter) = shard.change(place) else {
                 continue;
             };
-            let counter = &mut entry.counter;
             let mark = charge(counter, item, request, told);
             told.standing = counter.standing(&item.limit.rule, request.now);
-            counter.note_life(&told.standing, request.now);
+            counter.note_life(&item.limit.rule, &told.standing, request.now);
             if request.keep {
                 let id = CounterId {
                     limit: item.limit.name.clone(),
@@ -256,7 +255,6 @@ impl Ledger {
                     Entries::From(mark.entry),
                 ));
             }
-            shard.mark_dirty(place);
         }
     }
 }
@@ -300,9 +298,10 @@ fn prepared<'a>(
     item: &Item<'_>,
     now: Timestamp,
 ) -> Option<&'a mut Counter> {
-    let counter = match &mut candidate.spot {
-        Spot::New { counter, .. } => counter,
-        Spot::Placed(place) => &mut guards[candidate.guard].1.get(*place)?.counter,
+    let shard = &mut guards[candidate.guard].1;
+    let (counter, now) = match &mut candidate.spot {
+        Spot::New { counter, .. } => (&mut **counter, shard.held(now)),
+        Spot::Placed(place) => (&mut shard.get(*place)?.counter, now),
     };
     counter.enter_epoch(item.epoch);
     counter.prepare(&item.limit.rule, now);

@@ -31,6 +31,14 @@ use crate::usage::window::WindowUse;
 /// A counter's version keeps the start of the process that wrote it above this many bits of counting.
 const VERSION_BITS: u32 = 40;
 const VERSION_MASK: u64 = (1 << VERSION_BITS) - 1;
+/// Higher starts share the highest versions; a store would have to be opened 16 million times.
+const VERSION_START_MAX: u32 = (1 << (u64::BITS - VERSION_BITS)) - 1;
+
+/// The version that `stamp` names.
+pub(super) fn version(stamp: Stamp) -> u64 {
+    let start = u64::from(stamp.start.min(VERSION_START_MAX));
+    start << VERSION_BITS | stamp.count.min(VERSION_MASK)
+}
 
 /// The use of one (tenant, limit, epoch, key).
 #[derive(Clone, Debug)]
@@ -41,7 +49,7 @@ pub struct Counter {
     pub dead_at: Timestamp,
     /// Whether the disk lacks something of it.
     pub dirty: bool,
-    /// Counts the changes of this counter, so that the newest level of a bucket wins on disk.
+    /// Counts the changes of this counter: names the level of a bucket and the entries of a log on disk.
     version: u64,
     /// The newest window and the one before it.
     windows: [WindowUse; 2],
@@ -268,9 +276,19 @@ impl Counter {
         }
     }
 
+    /// Begins a change by this process. The new version is above `floor`, which is above every version that
+    /// this process gave to a counter of the same name before: on disk a name means one change only.
+    pub fn touch(&mut self, floor: u64) {
+        self.version = self.version.max(floor).saturating_add(1);
+    }
+
+    /// The version of the last change.
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Charges `cost` units at `now`; on a concurrency limit they are held under `lease`.
     pub fn charge(&mut self, rule: &Rule, cost: u64, now: Timestamp, lease: Option<Lease>) -> Mark {
-        self.version += 1;
         let mut entry = 0;
         match &mut self.state {
             State::Aligned | State::Calendar { .. } => {}
@@ -279,7 +297,7 @@ impl Counter {
                     level.draw(&flow, cost);
                 }
             }
-            State::Log(log) => entry = log.charge(cost, now),
+            State::Log(log) => entry = log.charge(cost, now, self.version & VERSION_MASK),
             State::Leases(leases) => {
                 if let Some(lease) = lease {
                     leases.take(lease);
@@ -297,7 +315,6 @@ impl Counter {
 
     /// Counts `cost` units as use without drawing them: what a shadow bucket would have refused.
     pub fn count(&mut self, cost: u64) -> Mark {
-        self.version += 1;
         self.windows[0].charge(cost);
         Mark {
             window: self.windows[0].id,
@@ -306,16 +323,44 @@ impl Counter {
     }
 
     /// Notes when this counter is dead, from how it stands at `now`.
-    pub fn note_life(&mut self, standing: &Standing, now: Timestamp) {
-        self.dead_at = match &self.state {
-            State::Leases(leases) => leases.last_end().unwrap_or(now),
+    ///
+    /// A counter that was charged lives until the windows it was charged in decide nothing any more, also
+    /// when all was given back: were it dropped and made again, its slot would begin below what the disk has
+    /// seen of it, and the next charges would be lost in the join.
+    pub fn note_life(&mut self, rule: &Rule, standing: &Standing, now: Timestamp) {
+        let start = Timestamp::from_nanos(self.windows[0].id.0);
+        self.dead_at = match (rule, &self.state) {
+            (_, State::Leases(leases)) => leases.last_end().unwrap_or(now),
+            (_, State::Calendar { end, .. }) => *end,
+            (Rule::SlidingLog { window, .. }, State::Log(log)) => {
+                log.newest().map_or(now, |newest| newest.plus(*window))
+            }
+            (Rule::SlidingWindow { window, .. }, State::Aligned) => {
+                if !self.windows[0].is_empty() {
+                    start.plus(*window).plus(*window)
+                } else if !self.windows[1].is_empty() {
+                    start.plus(*window)
+                } else {
+                    now
+                }
+            }
+            (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, _) => {
+                // Its decisions rest on the level alone. What the disk keeps of a segment is never below
+                // what was drawn since, unless something was given back in it.
+                let refilled = now.plus(standing.reset_after);
+                match flow(rule) {
+                    Some(flow) if self.windows[0].own().1 > 0 => {
+                        refilled.max(start.plus(prepare::segment_length(&flow)))
+                    }
+                    _ => refilled,
+                }
+            }
             _ => now.plus(standing.reset_after),
         };
     }
 
     /// Moves the end of a hold's lease.
     pub fn renew(&mut self, hold: u128, expires_at: Timestamp) -> bool {
-        self.version += 1;
         match &mut self.state {
             State::Leases(leases) => leases.renew(hold, expires_at),
             _ => false,

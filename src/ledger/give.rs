@@ -13,7 +13,6 @@ use crate::ledger::check::Item;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::Entries;
 use crate::ledger::counter::GiveBack;
-use crate::ledger::counter::Mark;
 use crate::ledger::hold::Receipt;
 use crate::ledger::shard::Name;
 use crate::usage::record::CounterId;
@@ -42,20 +41,17 @@ impl Ledger {
         let (shard, hash) = self.locate(id, tenant, key);
         let mut shard = self.shards[shard].lock();
         let place = shard.find(hash, id, tenant, key)?;
-        let entry = shard.get(place)?;
-        entry.counter.prepare(&limit.rule, now);
-        let done = change(&mut entry.counter);
-        let standing = entry.counter.standing(&limit.rule, now);
-        entry.counter.note_life(&standing, now);
+        let known = shard.change(place)?;
+        known.prepare(&limit.rule, now);
+        let done = change(known);
+        let standing = known.standing(&limit.rule, now);
+        known.note_life(&limit.rule, &standing, now);
         let counter = CounterId {
             limit: limit.name.clone(),
             tenant: tenant.to_owned(),
             key: key.to_owned(),
         };
-        let record = entry
-            .counter
-            .record(counter, self.actors.own(), self.start, Entries::Unsaved);
-        shard.mark_dirty(place);
+        let record = known.record(counter, self.actors.own(), self.start, Entries::Unsaved);
         Some((done, record))
     }
 
@@ -115,34 +111,31 @@ impl Ledger {
     ) -> Moved {
         let (shard, hash) = self.locate(item.id, tenant, item.key);
         let mut shard = self.shards[shard].lock();
-        let place = shard
-            .find(hash, item.id, tenant, item.key)
-            .unwrap_or_else(|| {
+        let (place, held) = match shard.find(hash, item.id, tenant, item.key) {
+            Some(place) => (place, now),
+            None => {
                 // What was used is counted whatever the bounds say.
                 self.admit_key(tenant, known_tenant, true);
-                shard.insert(
-                    hash,
-                    Name::new(item.id, tenant, item.key),
-                    known_tenant,
-                    Counter::new(item.epoch),
-                )
-            });
-        let Some(entry) = shard.get(place) else {
+                let held = shard.held(now);
+                let name = Name::new(item.id, tenant, item.key);
+                let counter = Counter::new(item.epoch);
+                (shard.insert(hash, name, known_tenant, counter), held)
+            }
+        };
+        let Some(counter) = shard.change(place) else {
             return Moved::default();
         };
-        let counter = &mut entry.counter;
         counter.enter_epoch(item.epoch);
-        counter.prepare(&item.limit.rule, now);
-        let Mark { .. } = counter.charge(&item.limit.rule, item.cost, now, Some(lease));
+        counter.prepare(&item.limit.rule, held);
+        counter.charge(&item.limit.rule, item.cost, now, Some(lease));
         let standing = counter.standing(&item.limit.rule, now);
-        counter.note_life(&standing, now);
+        counter.note_life(&item.limit.rule, &standing, now);
         let id = CounterId {
             limit: item.limit.name.clone(),
             tenant: tenant.to_owned(),
             key: item.key.to_owned(),
         };
         let record = counter.record(id, self.actors.own(), self.start, Entries::Unsaved);
-        shard.mark_dirty(place);
         Moved {
             units: item.cost,
             record: Some(record),

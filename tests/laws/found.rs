@@ -171,3 +171,70 @@ fn a_charge_from_before_a_restart_is_given_back_once() {
     let third = restore(&written, Order::Reversed, 3);
     assert_eq!(desk.look(&third, ms(3)).standing.used, 3);
 }
+
+/// A counter that was swept and made again named its changes like those of its first life, so the disk
+/// kept the old level of a bucket (10 drawn at 0 s) in place of the new one (9 drawn at 30 s).
+#[test]
+fn a_bucket_that_was_swept_and_made_again_is_newer_on_disk() {
+    let first = ledger_of_start(1, WIDE);
+    let desk = Desk::new(bucket(10, 1, seconds(1)));
+    for _ in 0..10 {
+        assert!(desk.passes(&first, ms(0), 1));
+    }
+    let mut written = drain(&first);
+    first.sweep(ms(21_000), 1 << 18);
+    assert_eq!(first.keys(), 0);
+    assert!(desk.passes(&first, ms(30_000), 9));
+    written.extend(drain(&first));
+    let second = restore(&written, Order::Folded, 2);
+    assert_eq!(desk.look(&second, ms(30_000)).standing.used, 9);
+}
+
+/// The same with a log: the disk joined entry 0 of the second life with entry 0 of the first and took it
+/// for long over.
+#[test]
+fn a_log_that_was_swept_and_made_again_names_its_entries_anew() {
+    let first = ledger_of_start(1, WIDE);
+    let desk = Desk::new(log(10, seconds(60)));
+    for _ in 0..3 {
+        assert!(desk.passes(&first, ms(0), 2));
+    }
+    let mut written = drain(&first);
+    first.sweep(ms(71_000), 1 << 18);
+    assert_eq!(first.keys(), 0);
+    assert!(desk.passes(&first, ms(100_000), 2));
+    written.extend(drain(&first));
+    let second = restore(&written, Order::Folded, 2);
+    assert_eq!(desk.look(&second, ms(100_000)).standing.used, 2);
+}
+
+/// A sliding window of which all was given back was taken for dead within its window; made again, its slot
+/// began at zero, below what the disk had seen, and the next charge vanished in the join.
+#[test]
+fn a_window_whose_use_was_given_back_lives_until_it_ends() {
+    let first = ledger_of_start(1, WIDE);
+    let desk = Desk::new(sliding(10, seconds(86_400)));
+    assert!(desk.passes(&first, ms(0), 5));
+    assert_eq!(desk.refund(&first, ms(1), 5), 5);
+    let mut written = drain(&first);
+    first.sweep(ms(60_000), 1 << 18);
+    assert!(desk.passes(&first, ms(61_000), 3));
+    written.extend(drain(&first));
+    let second = restore(&written, Order::Folded, 2);
+    assert_eq!(desk.look(&second, ms(62_000)).standing.used, 3);
+    second.sweep(ms(3 * 86_400_000), 1 << 18);
+    assert_eq!(second.keys(), 0);
+}
+
+/// A sweep with a later time than the caller's opened a closed window again, with a zero count.
+#[test]
+fn a_swept_window_is_not_opened_again_by_a_caller_who_is_behind() {
+    let ledger = ledger();
+    let desk = Desk::new(fixed(1, seconds(60)));
+    assert!(desk.passes(&ledger, ms(59_999), 1));
+    ledger.sweep(ms(70_000), 1 << 18);
+    assert_eq!(ledger.keys(), 0);
+    let told = desk.take(&ledger, ms(59_999), 1);
+    assert_eq!(told.window_start, Some(ms(60_000)));
+    assert!(!desk.passes(&ledger, ms(59_999), 1));
+}

@@ -6,8 +6,8 @@ use crate::domain::time::WindowId;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::Entries;
 use crate::ledger::counter::State;
-use crate::ledger::counter::VERSION_BITS;
 use crate::ledger::counter::VERSION_MASK;
+use crate::ledger::counter::version;
 use crate::usage::actor::ActorId;
 use crate::usage::record::BucketLevel;
 use crate::usage::record::CounterId;
@@ -80,10 +80,9 @@ impl Counter {
             }
         }
         if let Some(news) = record.bucket {
-            let version =
-                u64::from(news.stamp.start) << VERSION_BITS | news.stamp.count & VERSION_MASK;
+            let version = version(news.stamp);
             if version > self.version || !matches!(self.state, State::Bucket(_)) {
-                self.version = version;
+                self.version = self.version.max(version);
                 self.state = State::Bucket(Level {
                     drawn: news.drawn,
                     at: news.at,

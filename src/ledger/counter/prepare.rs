@@ -18,18 +18,16 @@ use crate::usage::window::WindowUse;
 
 /// The shortest segment in which a bucket's use is counted, as a power of two of nanoseconds: 1.07 s.
 const SEGMENT_SHIFT_MIN: u32 = 30;
+/// The longest: 146 years.
+const SEGMENT_SHIFT_MAX: u32 = 62;
 
-/// The segment of time in which a bucket's use at `now` is counted, and its length: aligned, a power of two
-/// of nanoseconds, no shorter than the time to refill and less than eight times as long.
-fn segment(flow: &Flow, now: Timestamp) -> (WindowId, Span) {
+/// The length of the segments of time in which a bucket's use is counted: a power of two of nanoseconds, no
+/// shorter than the time to refill and less than eight times as long.
+pub(super) fn segment_length(flow: &Flow) -> Span {
     let bits = |n: u64| u64::BITS - n.leading_zeros();
     let shift =
         (bits(flow.capacity) + bits(flow.per.as_nanos()) + 1).saturating_sub(bits(flow.rate));
-    let shift = shift.clamp(SEGMENT_SHIFT_MIN, 62);
-    (
-        WindowId(now.as_nanos() >> shift << shift),
-        Span::from_nanos(1 << shift),
-    )
+    Span::from_nanos(1 << shift.clamp(SEGMENT_SHIFT_MIN, SEGMENT_SHIFT_MAX))
 }
 
 /// The calendar window to decide in at `now` when `newest` was the last one: that of `now`, or the newest
@@ -110,8 +108,8 @@ impl Counter {
     }
 
     fn prepare_bucket(&mut self, flow: &Flow, now: Timestamp) {
-        let (id, length) = segment(flow, now);
-        self.enter(self.held_window(id, now));
+        let length = segment_length(flow);
+        self.enter(self.held_window(Window::aligned(now, length).id, now));
         let level = if let State::Bucket(level) = self.state {
             level
         } else {
