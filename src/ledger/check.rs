@@ -121,6 +121,8 @@ struct Candidate {
     guard: usize,
     hash: u32,
     spot: Spot,
+    /// Whether the units were there: what passes for another reason is counted, but not drawn from a bucket.
+    admitted: bool,
 }
 
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
@@ -150,7 +152,9 @@ impl Ledger {
                 unavailable |= !*reserved;
             }
             let counter = prepared(&mut candidate, &mut guards, item, request.now);
-            items.push(judge(counter, item, request.now, unavailable));
+            let (told, admitted) = judge(counter, item, request.now, unavailable);
+            candidate.admitted = admitted;
+            items.push(told);
             candidates.push(candidate);
         }
         let allowed = items
@@ -228,7 +232,7 @@ impl Ledger {
             let Some(counter) = shard.change(place) else {
                 continue;
             };
-            let mark = charge(counter, item, request, told);
+            let mark = charge(counter, item, request, candidate.admitted);
             told.standing = counter.standing(&item.limit.rule, request.now);
             counter.note_life(&item.limit.rule, &told.standing, request.now);
             if request.keep {
@@ -260,16 +264,12 @@ impl Ledger {
 }
 
 /// Charges what was allowed.
-fn charge(
-    counter: &mut Counter,
-    item: &Item<'_>,
-    request: &Request<'_>,
-    told: &ItemOutcome,
-) -> Mark {
+fn charge(counter: &mut Counter, item: &Item<'_>, request: &Request<'_>, admitted: bool) -> Mark {
     let rule = &item.limit.rule;
-    // A shadow bucket would have refused and so taken nothing: its level must tell what enforcement would
-    // do. The call is counted as use all the same.
-    if told.would_deny && crate::ledger::counter::flow(rule).is_some() {
+    // A bucket's level tells what enforcement would do. Were it drawn for calls that pass whatever it says
+    // (shadow, unlimited, always allowed, an outage), its debt would grow without bound and refuse for as
+    // long once the limit is enforced again. The call is counted as use all the same.
+    if !admitted && crate::ledger::counter::flow(rule).is_some() {
         return counter.count(item.cost);
     }
     let lease = request.hold.map(|(hold, expires_at)| Lease {
@@ -288,7 +288,12 @@ fn find(shard: &mut Shard, guard: usize, hash: u32, tenant: &str, item: &Item<'_
             reserved: false,
         },
     };
-    Candidate { guard, hash, spot }
+    Candidate {
+        guard,
+        hash,
+        spot,
+        admitted: false,
+    }
 }
 
 /// The candidate's counter, in the item's epoch and brought to `now`.
@@ -308,16 +313,16 @@ fn prepared<'a>(
     Some(counter)
 }
 
-/// What `item` is told, before anything is charged.
+/// What `item` is told, before anything is charged, and whether the units are there.
 fn judge(
     counter: Option<&mut Counter>,
     item: &Item<'_>,
     now: Timestamp,
     unavailable: bool,
-) -> ItemOutcome {
+) -> (ItemOutcome, bool) {
     let Some(counter) = counter else {
         // A place that `find` gave under this lock holds a counter; were it not so, nothing is known.
-        return unknown(item);
+        return (unknown(item), false);
     };
     let limit = item.limit;
     let asked = if item.cost == 0 || limit.overdraft {
@@ -326,6 +331,7 @@ fn judge(
         item.cost
     };
     let admission = counter.admission(&limit.rule, asked, now);
+    let admitted = admission == Admission::Pass;
     let mut told = ItemOutcome {
         decision: Decision::Allow,
         reason: None,
@@ -343,7 +349,7 @@ fn judge(
         calendar_length: counter.calendar_length(),
     };
     if limit.never_refuses(item.key) {
-        return told;
+        return (told, admitted);
     }
     let refusal = refusal(limit, admission, asked, &told.standing, unavailable);
     if let Some((reason, retry_after)) = refusal {
@@ -355,7 +361,7 @@ fn judge(
             told.would_deny = reason != Reason::Unavailable;
         }
     }
-    told
+    (told, admitted)
 }
 
 /// Why `asked` units may not pass, and when they may; `None`: they may.

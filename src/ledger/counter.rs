@@ -70,12 +70,15 @@ enum State {
     Leases(Box<Leases>),
 }
 
+/// Stands in a [`Mark`] for units that were counted as use of a bucket and not drawn from it.
+pub const NOT_DRAWN: u64 = u64::MAX;
+
 /// Names what a charge touched, so that it can be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The window that was charged.
     pub window: WindowId,
-    /// The number of a sliding log's entry.
+    /// The number of a sliding log's entry; [`NOT_DRAWN`] for what a bucket only counted.
     pub entry: u64,
 }
 
@@ -313,12 +316,12 @@ impl Counter {
         }
     }
 
-    /// Counts `cost` units as use without drawing them: what a shadow bucket would have refused.
+    /// Counts `cost` units as use without drawing them: what a bucket would have refused.
     pub fn count(&mut self, cost: u64) -> Mark {
         self.windows[0].charge(cost);
         Mark {
             window: self.windows[0].id,
-            entry: 0,
+            entry: NOT_DRAWN,
         }
     }
 

@@ -238,3 +238,46 @@ fn a_swept_window_is_not_opened_again_by_a_caller_who_is_behind() {
     assert_eq!(told.window_start, Some(ms(60_000)));
     assert!(!desk.passes(&ledger, ms(59_999), 1));
 }
+
+/// Calls that a bucket never refuses drew it into a debt without bound: after 600 calls on a bucket of 10
+/// per second its tenant, no longer unlimited, was refused for a minute.
+#[test]
+fn what_a_bucket_never_refuses_leaves_no_debt() {
+    let ledger = ledger();
+    let mut desk = Desk::new(bucket(10, 10, seconds(1)));
+    desk.limit.unlimited = true;
+    for _ in 0..600 {
+        assert!(desk.passes(&ledger, ms(0), 1));
+    }
+    desk.limit.unlimited = false;
+    let told = desk.take(&ledger, ms(0), 1);
+    assert_eq!(told.retry_after, Some(Span::from_ms(100)));
+    assert!(desk.passes(&ledger, ms(1_000), 10));
+}
+
+/// Giving back a hold that a shadow bucket had only counted gave back what others had drawn.
+#[test]
+fn what_was_not_drawn_is_not_put_back() {
+    let ledger = ledger();
+    let mut desk = Desk::new(bucket(10, 1, seconds(1)));
+    assert!(desk.passes(&ledger, ms(0), 8));
+    desk.limit.enforce = false;
+    let receipt = desk.hold(&ledger, ms(0), 5, 1, ms(9_000)).expect("shadow");
+    assert_eq!(desk.give_back(&ledger, ms(0), &receipt, 5, 1), 5);
+    assert_eq!(desk.look(&ledger, ms(0)).standing.used, 8);
+}
+
+/// A hold that was released long after its units had come back by themselves gave back what others had
+/// drawn: 10 from a bucket of 10, 10 more an hour later, and the release made room for another 10 at once.
+#[test]
+fn a_bucket_takes_nothing_back_that_has_come_back_by_itself() {
+    let ledger = ledger();
+    let desk = Desk::new(bucket(10, 1, seconds(1)));
+    let receipt = desk
+        .hold(&ledger, ms(0), 10, 1, ms(7_200_000))
+        .expect("full");
+    assert!(desk.passes(&ledger, ms(1_800_000), 1));
+    assert!(desk.passes(&ledger, ms(3_600_000), 10));
+    assert_eq!(desk.give_back(&ledger, ms(3_600_000), &receipt, 10, 1), 0);
+    assert!(!desk.passes(&ledger, ms(3_600_000), 1));
+}

@@ -4,6 +4,7 @@ use crate::domain::limit::Rule;
 use crate::domain::time::WindowId;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::GiveBack;
+use crate::ledger::counter::NOT_DRAWN;
 use crate::ledger::counter::State;
 use crate::ledger::counter::flow;
 use crate::usage::window::WindowUse;
@@ -22,9 +23,16 @@ impl Counter {
                 give_to(&mut self.windows[..read], Some(what.window), what.units)
             }
             State::Bucket(level) => {
-                let given = flow(rule).map_or(0, |flow| level.put_back(&flow, what.units));
-                give_to(&mut self.windows, None, given);
-                given
+                // What was drawn before the last two segments began has come back by itself.
+                let remembered = self.windows.iter().any(|w| w.id == what.window);
+                let units = if remembered { what.units } else { 0 };
+                if what.entry.count == NOT_DRAWN {
+                    give_to(&mut self.windows, Some(what.window), units)
+                } else {
+                    let given = flow(rule).map_or(0, |flow| level.put_back(&flow, units));
+                    give_to(&mut self.windows, Some(what.window), given);
+                    given
+                }
             }
             State::Log(log) => {
                 let given = log.give_back(what.units, what.entry, own_start);
