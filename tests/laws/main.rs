@@ -17,5 +17,8 @@
 //! [`Ledger`]: highwater::ledger::Ledger
 
 mod found;
+mod oracle;
 mod restart;
 mod scene;
+mod steps;
+mod traces;

@@ -13,7 +13,7 @@ impl Counter {
     /// Gives units back to the charge they came from; returns how many were given. The window must still
     /// be one that the algorithm reads, else nothing is.
     pub fn give_back(&mut self, rule: &Rule, what: &GiveBack, own_start: u32) -> u64 {
-        let given = match &mut self.state {
+        match &mut self.state {
             State::Aligned | State::Calendar { .. } => {
                 let read = if matches!(rule, Rule::SlidingWindow { .. }) {
                     2
@@ -40,13 +40,12 @@ impl Counter {
                 given
             }
             State::Leases(leases) => leases.free(what.hold, what.units),
-        };
-        given
+        }
     }
 
     /// Gives back up to `units` of whatever is in use now, newest first; returns how many.
     pub fn refund(&mut self, rule: &Rule, units: u64) -> u64 {
-        let given = match &mut self.state {
+        match &mut self.state {
             State::Aligned | State::Calendar { .. } => {
                 let read = if matches!(rule, Rule::SlidingWindow { .. }) {
                     2
@@ -66,8 +65,7 @@ impl Counter {
                 given
             }
             State::Leases(_) => 0,
-        };
-        given
+        }
     }
 }
 
