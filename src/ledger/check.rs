@@ -25,6 +25,7 @@ use crate::ledger::counter::Counter;
 use crate::ledger::counter::Entries;
 use crate::ledger::counter::Mark;
 use crate::ledger::hold::Receipt;
+use crate::ledger::shard::Entry;
 use crate::ledger::shard::Name;
 use crate::ledger::shard::Place;
 use crate::ledger::shard::Shard;
@@ -115,6 +116,9 @@ enum Spot {
         counter: Box<Counter>,
         reserved: bool,
     },
+    /// The counter is in a newer epoch of another shape: the limit that this caller still holds is over. It
+    /// is judged as if unused, before the change, and charged nowhere.
+    Past(Box<Counter>),
 }
 
 struct Candidate {
@@ -218,7 +222,8 @@ impl Ledger {
             }
             let place = match candidate.spot {
                 Spot::Placed(place) => place,
-                Spot::New {
+                Spot::Past(_)
+                | Spot::New {
                     reserved: false, ..
                 } => continue,
                 Spot::New {
@@ -281,12 +286,19 @@ fn charge(counter: &mut Counter, item: &Item<'_>, request: &Request<'_>, admitte
 }
 
 fn find(shard: &mut Shard, guard: usize, hash: u32, tenant: &str, item: &Item<'_>) -> Candidate {
+    let unused = || Box::new(Counter::new(item.epoch));
+    let enters = |entry: &mut Entry| entry.counter.enter_with(item.epoch, &item.limit.rule);
     let spot = match shard.find(hash, item.id, tenant, item.key) {
-        Some(place) => Spot::Placed(place),
-        None => Spot::New {
-            counter: Box::new(Counter::new(item.epoch)),
-            reserved: false,
-        },
+        Some(place) if shard.get(place).is_some_and(enters) => Spot::Placed(place),
+        Some(_) => Spot::Past(unused()),
+        None => {
+            let mut counter = unused();
+            counter.enter_with(item.epoch, &item.limit.rule);
+            Spot::New {
+                counter,
+                reserved: false,
+            }
+        }
     };
     Candidate {
         guard,
@@ -296,7 +308,7 @@ fn find(shard: &mut Shard, guard: usize, hash: u32, tenant: &str, item: &Item<'_
     }
 }
 
-/// The candidate's counter, in the item's epoch and brought to `now`.
+/// The candidate's counter, brought to `now`.
 fn prepared<'a>(
     candidate: &'a mut Candidate,
     guards: &'a mut Guards<'_>,
@@ -305,10 +317,9 @@ fn prepared<'a>(
 ) -> Option<&'a mut Counter> {
     let shard = &mut guards[candidate.guard].1;
     let (counter, now) = match &mut candidate.spot {
-        Spot::New { counter, .. } => (&mut **counter, shard.held(now)),
+        Spot::New { counter, .. } | Spot::Past(counter) => (&mut **counter, shard.held(now)),
         Spot::Placed(place) => (&mut shard.get(*place)?.counter, now),
     };
-    counter.enter_epoch(item.epoch);
     counter.prepare(&item.limit.rule, now);
     Some(counter)
 }

@@ -49,6 +49,8 @@ pub struct Counter {
     pub dead_at: Timestamp,
     /// Whether the disk lacks something of it.
     pub dirty: bool,
+    /// Fingerprint of the rule that the state was made for; 0 when it came from disk and was not asked yet.
+    shape: u32,
     /// Counts the changes of this counter: names the level of a bucket and the entries of a log on disk.
     version: u64,
     /// The newest window and the one before it.
@@ -106,6 +108,27 @@ pub enum Entries {
     TakeUnsaved,
 }
 
+/// A fingerprint of all of `rule` that makes a new epoch when it changes; not zero.
+///
+/// Of a calendar only the period counts: a counter keeps the bounds of its window, so a caller with an older
+/// anchor or zone does no harm inside them.
+fn shape(rule: &Rule) -> u32 {
+    let (kind, span) = match rule {
+        Rule::FixedWindow { window, .. } => (1, window.as_nanos()),
+        Rule::CalendarWindow { calendar, .. } => {
+            (2 + calendar.period() as u64, u64::from(calendar.every()))
+        }
+        Rule::SlidingWindow { window, .. } => (16, window.as_nanos()),
+        Rule::SlidingLog { window, .. } => (17, window.as_nanos()),
+        Rule::TokenBucket { per, .. } => (18, per.as_nanos()),
+        Rule::LeakyBucket { per, .. } => (19, per.as_nanos()),
+        Rule::Concurrency { .. } => (20, 0),
+    };
+    // Fibonacci hashing: the top half of a product with 2^64/φ depends on all bits.
+    let mixed = (span ^ kind << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    u32::try_from(mixed >> 32).unwrap_or(1).max(1)
+}
+
 /// The amounts of a bucket, if `rule` is one.
 pub fn flow(rule: &Rule) -> Option<Flow> {
     match *rule {
@@ -142,6 +165,7 @@ impl Counter {
             epoch,
             dead_at: Timestamp::EPOCH,
             dirty: false,
+            shape: 0,
             version: 0,
             windows: [
                 WindowUse::new(WindowId(i64::MIN)),
@@ -151,8 +175,7 @@ impl Counter {
         }
     }
 
-    /// Enters `epoch`: use of an older one is over. A caller that still holds an older catalogue is counted
-    /// in the newer epoch.
+    /// Enters `epoch`: use of an older one is over.
     pub fn enter_epoch(&mut self, epoch: u64) {
         if self.epoch < epoch {
             *self = Self {
@@ -161,6 +184,23 @@ impl Counter {
                 ..Self::new(epoch)
             };
         }
+    }
+
+    /// Enters `epoch` with `rule`; false when the counter is in a newer epoch of another shape and must not
+    /// be touched. A caller that still holds an older catalogue is counted in the newer epoch if the shape
+    /// is the same: what it takes is then never counted nowhere.
+    pub fn enter_with(&mut self, epoch: u64, rule: &Rule) -> bool {
+        self.enter_epoch(epoch);
+        if epoch < self.epoch {
+            return self.shape == shape(rule);
+        }
+        self.shape = shape(rule);
+        true
+    }
+
+    /// Whether the state is one that `rule` can read.
+    pub fn fits(&self, rule: &Rule) -> bool {
+        self.shape == 0 || self.shape == shape(rule)
     }
 
     fn sliding(&self, length: Span) -> sliding_window::Windows {

@@ -14,6 +14,7 @@ use crate::ledger::counter::Counter;
 use crate::ledger::counter::Entries;
 use crate::ledger::counter::GiveBack;
 use crate::ledger::hold::Receipt;
+use crate::ledger::shard::Entry;
 use crate::ledger::shard::Name;
 use crate::usage::record::CounterId;
 use crate::usage::record::CounterRecord;
@@ -28,19 +29,22 @@ pub struct Moved {
 }
 
 impl Ledger {
-    /// Runs `change` on the counter of (`id`, `tenant`, `key`) if there is one, brought to `now`.
+    /// Runs `change` on the counter of (`id`, `tenant`, `key`), brought to `now`, if there is one and it is
+    /// the one that is `meant`.
     fn change<T>(
         &self,
-        id: LimitId,
-        limit: &Limit,
-        tenant: &str,
-        key: &str,
+        (id, limit): (LimitId, &Limit),
+        (tenant, key): (&str, &str),
         now: Timestamp,
+        meant: impl FnOnce(&mut Counter) -> bool,
         change: impl FnOnce(&mut Counter) -> T,
     ) -> Option<(T, CounterRecord)> {
         let (shard, hash) = self.locate(id, tenant, key);
         let mut shard = self.shards[shard].lock();
         let place = shard.find(hash, id, tenant, key)?;
+        if !meant(&mut shard.get(place)?.counter) {
+            return None;
+        }
         let known = shard.change(place)?;
         known.prepare(&limit.rule, now);
         let done = change(known);
@@ -72,13 +76,13 @@ impl Ledger {
             entry: receipt.entry,
             hold,
         };
-        let given = self.change(id, limit, &counter.tenant, &counter.key, now, |counter| {
-            if counter.epoch == receipt.epoch {
-                counter.give_back(&limit.rule, &what, self.start)
-            } else {
-                0
-            }
-        });
+        let given = self.change(
+            (id, limit),
+            (&counter.tenant, &counter.key),
+            now,
+            |counter| counter.epoch == receipt.epoch && counter.fits(&limit.rule),
+            |counter| counter.give_back(&limit.rule, &what, self.start),
+        );
         given.map_or_else(Moved::default, |(units, record)| Moved {
             units,
             record: Some(record),
@@ -87,11 +91,13 @@ impl Ledger {
 
     /// Gives back up to `item.cost` units of what is in use now.
     pub fn refund(&self, item: &Item<'_>, tenant: &str, now: Timestamp) -> Moved {
-        let given = self.change(item.id, item.limit, tenant, item.key, now, |counter| {
-            counter.enter_epoch(item.epoch);
-            counter.prepare(&item.limit.rule, now);
-            counter.refund(&item.limit.rule, item.cost)
-        });
+        let given = self.change(
+            (item.id, item.limit),
+            (tenant, item.key),
+            now,
+            |counter| counter.enter_with(item.epoch, &item.limit.rule),
+            |counter| counter.refund(&item.limit.rule, item.cost),
+        );
         given.map_or_else(Moved::default, |(units, record)| Moved {
             units,
             record: Some(record),
@@ -122,10 +128,14 @@ impl Ledger {
                 (shard.insert(hash, name, known_tenant, counter), held)
             }
         };
+        let enters = |entry: &mut Entry| entry.counter.enter_with(item.epoch, &item.limit.rule);
+        if !shard.get(place).is_some_and(enters) {
+            // The limit has another shape by now, and its use began from zero.
+            return Moved::default();
+        }
         let Some(counter) = shard.change(place) else {
             return Moved::default();
         };
-        counter.enter_epoch(item.epoch);
         counter.prepare(&item.limit.rule, held);
         counter.charge(&item.limit.rule, item.cost, now, Some(lease));
         let standing = counter.standing(&item.limit.rule, now);
@@ -153,8 +163,12 @@ impl Ledger {
         now: Timestamp,
     ) {
         let counter = &receipt.counter;
-        self.change(id, limit, &counter.tenant, &counter.key, now, |counter| {
-            counter.epoch == receipt.epoch && counter.renew(hold, expires_at)
-        });
+        self.change(
+            (id, limit),
+            (&counter.tenant, &counter.key),
+            now,
+            |counter| counter.epoch == receipt.epoch && counter.fits(&limit.rule),
+            |counter| counter.renew(hold, expires_at),
+        );
     }
 }

@@ -17,6 +17,7 @@
 //! [`Ledger`]: highwater::ledger::Ledger
 
 mod found;
+mod ledger;
 mod oracle;
 mod restart;
 mod scene;
