@@ -13,6 +13,9 @@
 
 #[path = "api/answer.rs"]
 mod answer;
+#[allow(dead_code, reason = "each test binary uses its part of the harness")]
+#[path = "api/calls.rs"]
+mod calls;
 #[path = "api/counter.rs"]
 mod counter;
 #[allow(dead_code, reason = "each test binary uses its part of the harness")]
@@ -35,12 +38,12 @@ use reqwest::Method;
 use serde_json::Value;
 use serde_json::json;
 
+use crate::calls::RUNTIME;
+use crate::calls::new_client;
+use crate::calls::send;
 use crate::counter::Counter;
-use crate::server::RUNTIME;
 use crate::server::Server;
 use crate::server::Stop;
-use crate::server::new_client;
-use crate::server::send;
 
 const CLIENTS: u64 = 8;
 const KEYS: u64 = 5;

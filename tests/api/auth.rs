@@ -7,12 +7,12 @@ use serde_json::Value;
 use serde_json::json;
 
 use crate::answer::Answer;
+use crate::calls::RUNTIME;
+use crate::calls::new_client;
+use crate::calls::send;
 use crate::counter::Counter;
 use crate::server::ADMIN_TOKEN;
-use crate::server::RUNTIME;
 use crate::server::Server;
-use crate::server::new_client;
-use crate::server::send;
 
 /// Creates a token and gives its secret.
 pub fn create_token(server: &Server, request: &Value) -> String {

@@ -31,7 +31,10 @@ fn told(output: &Output) -> String {
 
 /// A server with the file applied; applying it again changes nothing, which `diff` knows before.
 fn with_file(name: &str) -> Server {
-    let server = Server::start();
+    applied_to(Server::start(), name)
+}
+
+fn applied_to(server: Server, name: &str) -> Server {
     let path = file(name);
     let diff = || server.cli(&["diff", "-f", &path]);
     assert_eq!(
@@ -81,7 +84,9 @@ fn ms(time: &str) -> i64 {
 /// The example of the documentation.
 #[test]
 fn the_example_does_what_it_says() {
-    let server = with_file("example.toml");
+    let server = Server::start();
+    server.set_clock(ms("2026-12-01T00:00:00Z"));
+    let server = applied_to(server, "example.toml");
     let gpt = |tenant| Counter::keyed(&server, tenant, "tokens", "gpt-5");
     server.set_clock(ms("2026-12-31T23:59:59.999Z"));
     assert_eq!(gpt("acme").look().quota(), 800_000);

@@ -10,12 +10,12 @@ use reqwest::Method;
 use serde_json::Value;
 use serde_json::json;
 
+use crate::calls::RUNTIME;
+use crate::calls::new_client;
+use crate::calls::send;
 use crate::counter::Counter;
-use crate::server::RUNTIME;
 use crate::server::Server;
 use crate::server::Stop;
-use crate::server::new_client;
-use crate::server::send;
 
 const CALLERS: u64 = 4;
 
