@@ -25,6 +25,7 @@ use crate::domain::limit::Rule;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::ledger::check::ItemOutcome;
+use crate::region::config::HeaderStyles;
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
@@ -37,17 +38,6 @@ const RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-
-/// Which families of headers an answer carries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeaderStyles {
-    /// `RateLimit` and `RateLimit-Policy`.
-    pub ietf: bool,
-    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` (Unix seconds).
-    pub github: bool,
-    /// `RateLimit-Limit`, `-Remaining`, `-Reset` (seconds from now).
-    pub legacy: bool,
-}
 
 /// One limit of a check with what it said.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,6 @@
 //! `POST /v1/check` and `POST /v1/check/batch`.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -10,6 +11,8 @@ use axum::http::HeaderValue;
 use axum::http::Response;
 use axum::response::IntoResponse;
 use bytes::Bytes;
+use futures_util::future::Either;
+use futures_util::future::join_all;
 use sha2::Digest;
 use sha2::Sha256;
 use smallvec::SmallVec;
@@ -75,14 +78,44 @@ async fn checked(region: &Arc<Region>, headers: &HeaderMap, request: Body) -> Re
 
 /// A check without an `Idempotency-Key`.
 async fn plain(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Result<Rendered, Problem> {
+    match at_once(region, caller, bytes, in_batch) {
+        Some(answered) => answered,
+        None => with_disk(region, caller, bytes, in_batch).await,
+    }
+}
+
+/// Decides a check that waits for nothing: all of it happens here and now. `None`: a `sync` limit must be
+/// on disk first, and nothing has happened yet.
+fn at_once(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Option<Result<Rendered, Problem>> {
     let started = region.clock.stopwatch();
     let now = region.clock.now();
     let view = region.view();
+    let body: CheckBody<'_> = match body::parse(bytes) {
+        Ok(body) => body,
+        Err(problem) => return Some(Err(problem)),
+    };
+    let resolved = match parsed(&view, &body, caller, now, in_batch) {
+        Ok(resolved) => resolved,
+        Err(problem) => return Some(Err(problem)),
+    };
+    if resolved.items.iter().any(|item| item.cost > 0 && item.limit.durability == Durability::Sync) {
+        return None;
+    }
+    let store_failed = region.store.is_failed();
+    let outcome = region.ledger.check(&Request { store_failed, ..request(&resolved, now, false) });
+    let rendered = render(region, &resolved.items, &outcome, now, in_batch);
+    region.observe(&seen(&resolved, &body, now), &outcome, started);
+    Some(Ok(rendered))
+}
+
+/// Decides a check that is answered when it is on disk.
+async fn with_disk(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Result<Rendered, Problem> {
+    let started = region.clock.stopwatch();
+    let now = region.clock.now();
+    let view = region.view_full();
     let body: CheckBody<'_> = body::parse(bytes)?;
     let resolved = parsed(&view, &body, caller, now, in_batch)?;
-    let keep = resolved.items.iter().any(|item| item.cost > 0 && item.limit.durability == Durability::Sync);
-    let request = request(&resolved, now, keep);
-    let outcome = region.decide(&request, |_| Together::default()).await;
+    let outcome = region.decide(&request(&resolved, now, true), |_| Together::default()).await;
     let rendered = render(region, &resolved.items, &outcome, now, in_batch);
     region.observe(&seen(&resolved, &body, now), &outcome, started);
     Ok(rendered)
@@ -105,7 +138,7 @@ async fn keyed_to_the_end(
 ) -> Result<Rendered, Problem> {
     let started = region.clock.stopwatch();
     let now = region.clock.now();
-    let view = region.view();
+    let view = region.view_full();
     let body: CheckBody<'_> = body::parse(bytes)?;
     let resolved = parsed(&view, &body, caller, now, in_batch)?;
     let id = RequestId { tenant: resolved.tenant.to_owned(), operation: Operation::Check, key };
@@ -293,23 +326,46 @@ async fn batched(region: &Arc<Region>, headers: &HeaderMap, request: Body) -> Re
     let batch: BatchBody<'_> = body::parse(&bytes)?;
     let mut answers = Vec::with_capacity(64 + 384 * batch.items.0.len());
     answers.extend_from_slice(b"{\"results\":[");
-    for (index, item) in batch.items.0.iter().enumerate() {
-        if index > 0 {
-            answers.push(b',');
+    let mut items: VecDeque<&[u8]> = VecDeque::with_capacity(batch.items.0.len());
+    for item in &batch.items.0 {
+        items.push_back(item.get().as_bytes());
+    }
+    while !items.is_empty() {
+        // Items are decided in order. Those without a key may then wait for the disk together, so that a
+        // batch of `sync` checks shares its commits; a keyed one ends before the next begins, since that
+        // may repeat it.
+        let mut waiting = Vec::new();
+        let mut keyed_item = None;
+        while let Some(text) = items.pop_front() {
+            match item_key(text) {
+                Ok(None) => waiting.push(Either::Left(plain(region, &caller, text, true))),
+                Ok(Some(key)) => {
+                    keyed_item = Some((text, key));
+                    break;
+                }
+                Err(problem) => waiting.push(Either::Right(std::future::ready(Err(problem)))),
+            }
         }
-        let text = item.get().as_bytes();
-        let answered = match item_key(text) {
-            Ok(None) => plain(region, &caller, text, true).await,
-            Ok(Some(key)) => keyed(region, caller.clone(), bytes.slice_ref(text), key, true).await,
-            Err(problem) => Err(problem),
-        };
-        match answered {
-            Ok(rendered) => answers.extend_from_slice(&rendered.body),
-            Err(problem) => answers.extend_from_slice(&problem.body()),
+        for answered in join_all(waiting).await {
+            push_answer(&mut answers, answered);
+        }
+        if let Some((text, key)) = keyed_item {
+            let answered = keyed(region, caller.clone(), bytes.slice_ref(text), key, true).await;
+            push_answer(&mut answers, answered);
         }
     }
     answers.extend_from_slice(b"]}");
     Ok(answers)
+}
+
+fn push_answer(answers: &mut Vec<u8>, answered: Result<Rendered, Problem>) {
+    if answers.last() != Some(&b'[') {
+        answers.push(b',');
+    }
+    match answered {
+        Ok(rendered) => answers.extend_from_slice(&rendered.body),
+        Err(problem) => answers.extend_from_slice(&problem.body()),
+    }
 }
 
 /// The item's own idempotency key, if it names one.

@@ -145,7 +145,7 @@ pub async fn open(State(region): State<Arc<Region>>, headers: HeaderMap, request
 async fn opened(region: &Region, caller: &Caller, bytes: &[u8], key: Option<String>) -> Result<Rendered, Problem> {
     let started = region.clock.stopwatch();
     let now = region.clock.now();
-    let view = region.view();
+    let view = region.view_full();
     let body: CheckBody<'_> = body::parse(bytes)?;
     if body.idempotency_key.is_some() {
         return Err(Problem::new(400, Code::UnknownField, "unknown field `idempotency_key`: send the Idempotency-Key header"));
@@ -307,7 +307,7 @@ async fn renewed(region: &Region, caller: &Caller, id: &str, bytes: &[u8]) -> Re
     let body: RenewBody = if bytes.is_empty() { RenewBody { ttl: None } } else { body::parse(bytes)? };
     let key = hold_key(region, id)?;
     let now = region.clock.now();
-    let view = region.view();
+    let view = region.view_full();
     let done = region.holds.with(key, |hold| {
         open_hold(hold, caller, now)?;
         let limits: Vec<_> = hold.receipts.iter().map(|receipt| limit_of(&view, receipt, now)).collect();
@@ -343,7 +343,7 @@ async fn close(
 ) -> Result<Rendered, Problem> {
     let hold_key = hold_key(region, id)?;
     let now = region.clock.now();
-    let view = region.view();
+    let view = region.view_full();
     let fingerprint = check::fingerprint(bytes);
     let tenant = region.holds.with(hold_key, |hold| hold.tenant.clone()).filter(|tenant| caller.owns(tenant));
     let tenant = tenant.ok_or_else(no_hold)?;
@@ -493,7 +493,7 @@ pub async fn refund(State(region): State<Arc<Region>>, headers: HeaderMap, reque
 
 async fn refunded(region: &Region, caller: &Caller, bytes: &Bytes, key: Option<String>) -> Result<Rendered, Problem> {
     let now = region.clock.now();
-    let view = region.view();
+    let view = region.view_full();
     let body: RefundBody<'_> = body::parse(bytes)?;
     let tenant = body.tenant.as_str();
     caller.may_check(tenant)?;

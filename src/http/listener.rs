@@ -22,6 +22,7 @@ use tower::Service;
 use tower::ServiceExt;
 
 use crate::domain::time::Span;
+use crate::region::timers::stopped;
 
 /// The head of a request must have arrived this long after its first byte was waited for.
 pub const HEAD_DEADLINE: Span = Span::from_seconds(30);
@@ -51,12 +52,12 @@ pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Recei
     loop {
         let place = tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => break,
+            () = stopped(&mut stop) => break,
             place = Arc::clone(&places).acquire_owned() => place,
         };
         let accepted = tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => break,
+            () = stopped(&mut stop) => break,
             accepted = listener.accept() => accepted,
         };
         let stream = match accepted {

@@ -3,6 +3,7 @@
 //! The parsers in [`crate::http::body`] borrow from the bytes; these owned twins exist for the document
 //! alone, and a test holds them to the same fields.
 
+use serde::Deserialize;
 use serde::Serialize;
 use utoipa::IntoResponses;
 use utoipa::ToSchema;
@@ -11,8 +12,8 @@ use crate::http::answer::CheckAnswer;
 use crate::http::problem::Problem;
 
 /// One limit of a check.
-#[derive(Serialize, ToSchema)]
-#[schema(additional_properties = false)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CheckRequestItem {
     /// The limit's name.
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-z0-9][a-z0-9_-]{0,63}$")]
@@ -26,8 +27,8 @@ pub struct CheckRequestItem {
 }
 
 /// A check: `limit` (with `key`, `cost`), or `checks`, or `action` (with `keys`, `cost`).
-#[derive(Serialize, ToSchema)]
-#[schema(additional_properties = false)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CheckRequest {
     /// Who asks.
     #[schema(min_length = 1, max_length = 128)]
@@ -48,7 +49,7 @@ pub struct CheckRequest {
     #[schema(nullable = false)]
     pub action: Option<String>,
     /// Keys by kind.
-    #[schema(nullable = false, value_type = Object, additional_properties)]
+    #[schema(nullable = false, value_type = Object)]
     pub keys: Option<serde_json::Value>,
     /// A label for metrics and logs.
     #[schema(nullable = false)]
@@ -62,8 +63,8 @@ pub struct CheckRequest {
 }
 
 /// A check that takes units under a hold.
-#[derive(Serialize, ToSchema)]
-#[schema(additional_properties = false)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct HoldRequest {
     /// Who asks.
     #[schema(min_length = 1, max_length = 128)]
@@ -84,7 +85,7 @@ pub struct HoldRequest {
     #[schema(nullable = false)]
     pub action: Option<String>,
     /// Keys by kind.
-    #[schema(nullable = false, value_type = Object, additional_properties)]
+    #[schema(nullable = false, value_type = Object)]
     pub keys: Option<serde_json::Value>,
     /// A label for metrics and logs.
     #[schema(nullable = false)]
@@ -101,8 +102,8 @@ pub struct HoldRequest {
 }
 
 /// One check of a batch.
-#[derive(Serialize, ToSchema)]
-#[schema(additional_properties = false)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct BatchItem {
     /// Who asks.
     pub tenant: String,
@@ -122,7 +123,7 @@ pub struct BatchItem {
     #[schema(nullable = false)]
     pub action: Option<String>,
     /// Keys by kind.
-    #[schema(nullable = false, value_type = Object, additional_properties)]
+    #[schema(nullable = false, value_type = Object)]
     pub keys: Option<serde_json::Value>,
     /// A label for metrics and logs.
     #[schema(nullable = false)]
@@ -139,8 +140,8 @@ pub struct BatchItem {
 }
 
 /// Many checks.
-#[derive(Serialize, ToSchema)]
-#[schema(additional_properties = false)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct BatchRequest {
     /// The checks; each is decided alone.
     #[schema(min_items = 1, max_items = 1000)]
@@ -156,8 +157,8 @@ pub struct BatchAnswer {
 }
 
 /// The cost of one limit of a hold.
-#[derive(Serialize, ToSchema)]
-#[schema(additional_properties = false)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SettleRequestItem {
     /// The limit's name.
     pub limit: String,
@@ -170,8 +171,8 @@ pub struct SettleRequestItem {
 }
 
 /// `cost` for a hold of one limit, or `checks`.
-#[derive(Serialize, ToSchema)]
-#[schema(additional_properties = false)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SettleRequest {
     /// Units that were used in the end.
     #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_u64)]
@@ -182,8 +183,8 @@ pub struct SettleRequest {
 }
 
 /// How long a hold is to live on.
-#[derive(Serialize, ToSchema)]
-#[schema(additional_properties = false)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct RenewRequest {
     /// From now, at most 24h; the limit's own when absent.
     #[schema(nullable = false, example = "60s", pattern = "^[0-9]+(ms|s|m|h|d)$")]
@@ -191,8 +192,8 @@ pub struct RenewRequest {
 }
 
 /// What is to be given back.
-#[derive(Serialize, ToSchema)]
-#[schema(additional_properties = false)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct RefundRequest {
     /// Whose.
     pub tenant: String,

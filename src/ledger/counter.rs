@@ -497,6 +497,11 @@ impl Counter {
         &self.windows[0]
     }
 
+    /// The window before the newest one.
+    pub fn window_before(&self) -> &WindowUse {
+        &self.windows[1]
+    }
+
     /// What this process changed, for disk.
     pub fn record(
         &mut self,

@@ -131,34 +131,51 @@ pub fn join_path(path: &[String]) -> String {
         .join(".")
 }
 
-/// Writes one key as TOML writes it: bare when it can be.
+/// Writes one key as TOML writes it: bare when it can be, else as a basic string.
 pub fn quote_key(key: &str) -> Cow<'_, str> {
     let bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if !key.is_empty() && key.bytes().all(bare) {
         return Cow::Borrowed(key);
     }
-    Cow::Owned(toml::Value::String(key.to_owned()).to_string())
+    // A JSON string is a TOML basic string.
+    Cow::Owned(serde_json::Value::from(key).to_string())
 }
 
 /// Reads a path that is written as TOML writes dotted keys; a part in brackets (`[3]`) is a part of its own.
 pub fn split_path(path: &str) -> Vec<String> {
     let mut parts = Vec::new();
-    let mut part = String::new();
-    let mut characters = path.chars();
-    let mut quote = None;
-    while let Some(character) = characters.next() {
-        match (quote, character) {
-            (Some('"'), '\\') => part.extend(characters.next()),
-            (Some(open), close) if open == close => quote = None,
-            (None, '"' | '\'') => quote = Some(character),
-            (None, '.' | '[') => parts.push(std::mem::take(&mut part)),
-            (None, ']') => {}
-            (_, other) => part.push(other),
+    let mut rest = path;
+    while !rest.is_empty() {
+        let (part, after) = match rest.strip_prefix('"') {
+            Some(_) => quoted_part(rest),
+            None => {
+                let end = rest.find(['.', '[', ']']).unwrap_or(rest.len());
+                (rest[..end].to_owned(), &rest[end..])
+            }
+        };
+        parts.push(part);
+        rest = after.trim_start_matches(']');
+        rest = rest.strip_prefix(['.', '[']).unwrap_or(rest);
+    }
+    parts
+}
+
+/// The part in quotes at the start of `text`, and what follows it.
+fn quoted_part(text: &str) -> (String, &str) {
+    let mut escaped = false;
+    for (place, byte) in text.bytes().enumerate().skip(1) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => {
+                let (quoted, after) = text.split_at(place + 1);
+                let part = serde_json::from_str(quoted).unwrap_or_else(|_| quoted.to_owned());
+                return (part, after);
+            }
+            _ => {}
         }
     }
-    parts.push(part);
-    parts.retain(|part| !part.is_empty());
-    parts
+    (text.to_owned(), "")
 }
 
 #[cfg(test)]
@@ -231,7 +248,7 @@ region = 1
             vec!["a"],
             vec!["a", "b.c", "d"],
             vec!["ä\"x", "y z"],
-            vec!["a\\b"],
+            vec!["a\\b", "", "\n]"],
         ] {
             let parts: Vec<String> = parts.into_iter().map(str::to_owned).collect();
             assert_eq!(split_path(&join_path(&parts)), parts);

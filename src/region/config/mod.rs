@@ -145,6 +145,25 @@ pub enum HeaderStyle {
     Legacy,
 }
 
+/// Which families of headers answers carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeaderStyles {
+    /// [`HeaderStyle::Ietf`].
+    pub ietf: bool,
+    /// [`HeaderStyle::Github`].
+    pub github: bool,
+    /// [`HeaderStyle::Legacy`].
+    pub legacy: bool,
+}
+
+impl HeaderStyles {
+    /// The families of a list.
+    pub fn new(styles: &[HeaderStyle]) -> Self {
+        let has = |style: HeaderStyle| styles.contains(&style);
+        Self { ietf: has(HeaderStyle::Ietf), github: has(HeaderStyle::Github), legacy: has(HeaderStyle::Legacy) }
+    }
+}
+
 /// Another region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
