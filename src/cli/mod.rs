@@ -28,7 +28,6 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::Parser;
 use clap::Subcommand;
-use tokio::runtime::Runtime;
 
 use crate::telemetry::logs::LogFormat;
 
@@ -154,48 +153,43 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 fn run(cli: Cli) -> anyhow::Result<Outcome> {
     let Cli { global, command } = cli;
+    let g = &global;
     match command {
-        Command::Serve(args) => return serve::serve(args, global.log_format),
-        Command::Dev(args) => return dev::dev(args, global.log_format),
-        Command::CheckConfig(args) => return serve::check_config(args),
-        Command::Restore(args) => return operate::restore(&args),
-        Command::Completions(args) => return operate::completions(&args),
-        _ => {}
+        Command::Serve(args) => serve::serve(args, global.log_format),
+        Command::Dev(args) => dev::dev(args, global.log_format),
+        Command::CheckConfig(args) => serve::check_config(args),
+        Command::Restore(args) => operate::restore(&args),
+        Command::Completions(args) => operate::completions(&args),
+        Command::Check(args) => ask(g, async |session| checks::check(&session, args).await),
+        Command::Usage(args) => ask(g, async |session| checks::usage(&session, args).await),
+        Command::Reset(args) => ask(g, async |session| checks::reset(&session, args).await),
+        Command::Why(args) => ask(g, async |session| checks::why(&session, args).await),
+        Command::Limits(args) => ask(g, async |session| items::limits(&session, args).await),
+        Command::Plans(args) => ask(g, async |session| items::plans(&session, args).await),
+        Command::Tenants(args) => ask(g, async |session| items::tenants(&session, args).await),
+        Command::Tokens(args) => ask(g, async |session| tokens::tokens(&session, args).await),
+        Command::Apply(args) => ask(g, async |session| apply::apply(&session, args).await),
+        Command::Diff(args) => ask(g, async |session| apply::diff(&session, args).await),
+        Command::Status(_) => ask(g, async |session| operate::status(&session).await),
+        Command::Audit(args) => ask(g, async |session| operate::audit(&session, args).await),
+        Command::Backup(args) => ask(g, async |session| operate::backup(&session, args).await),
+        Command::Openapi(_) => ask(g, async |session| operate::openapi(&session).await),
     }
-    let session = Session {
-        client: Client::new(&global)?,
-        output: global.output,
-    };
-    client_runtime()?.block_on(async {
-        match command {
-            Command::Check(args) => checks::check(&session, args).await,
-            Command::Usage(args) => checks::usage(&session, args).await,
-            Command::Reset(args) => checks::reset(&session, args).await,
-            Command::Why(args) => checks::why(&session, args).await,
-            Command::Limits(args) => items::limits(&session, args).await,
-            Command::Plans(args) => items::plans(&session, args).await,
-            Command::Tenants(args) => items::tenants(&session, args).await,
-            Command::Tokens(args) => tokens::tokens(&session, args).await,
-            Command::Apply(args) => apply::apply(&session, args).await,
-            Command::Diff(args) => apply::diff(&session, args).await,
-            Command::Status(_) => operate::status(&session).await,
-            Command::Audit(args) => operate::audit(&session, args).await,
-            Command::Backup(args) => operate::backup(&session, args).await,
-            Command::Openapi(_) => operate::openapi(&session).await,
-            Command::Serve(_)
-            | Command::Dev(_)
-            | Command::CheckConfig(_)
-            | Command::Restore(_)
-            | Command::Completions(_) => Ok(Outcome::Done),
-        }
-    })
 }
 
-/// A runtime for a command that talks to a server and ends.
-fn client_runtime() -> anyhow::Result<Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread()
+/// Runs a command that talks to the server that the flags name.
+fn ask(
+    global: &Global,
+    work: impl AsyncFnOnce(Session) -> anyhow::Result<Outcome>,
+) -> anyhow::Result<Outcome> {
+    let session = Session {
+        client: Client::new(global)?,
+        output: global.output,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?)
+        .build()?;
+    runtime.block_on(work(session))
 }
 
 /// What a command that talks to a server works with.

@@ -6,11 +6,11 @@ use std::process::exit;
 use anyhow::Context;
 use clap::Args;
 
-use crate::server;
 use crate::region::clock::Clock;
 use crate::region::config::Above;
 use crate::region::config::Config;
 use crate::region::config::ConfigError;
+use crate::server;
 use crate::telemetry::logs;
 use crate::telemetry::logs::LogFormat;
 

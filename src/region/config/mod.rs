@@ -5,16 +5,16 @@
 //! paths are relative to the working directory. Port 0 lets the system choose.
 //!
 //! - [`document`]: a TOML text and where its keys stand.
-//! - [`file`]: the file as it is written.
+//! - `file`: the file as it is written.
 //! - [`resolve`]: who wins, and what is wrong.
-//! - [`settle`]: every setting with its default and its bounds.
+//! - `settle`: every setting with its default and its bounds.
 //! - [`secret`]: what is never printed.
 
 pub mod document;
-pub mod file;
+mod file;
 pub mod resolve;
 pub mod secret;
-pub mod settle;
+mod settle;
 
 #[cfg(test)]
 mod tests;
