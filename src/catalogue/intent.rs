@@ -100,8 +100,9 @@ impl<'a> Intent<'a> {
             Change::PutTenantLimit { tenant, .. }
             | Change::DeleteTenantLimit { tenant, .. }
             | Change::PutOverride { tenant, .. }
-            | Change::DeleteOverride { tenant, .. }
-            | Change::Reset { tenant, .. } => Some(tenant),
+            | Change::DeleteOverride { tenant, .. } => Some(tenant),
+            // Whoever gives its own use back to itself has no limit.
+            Change::Reset { .. } => None,
             Change::Replace { .. }
             | Change::Patch { .. }
             | Change::PutLimit { .. }
