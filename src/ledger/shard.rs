@@ -227,12 +227,13 @@ impl Shard {
     }
 
     /// Looks at up to `cells` places, going on from the last call, and removes counters that are dead at
-    /// `now`; returns whether the end was reached. Removed entries are handed to `gone`.
+    /// `now`, but none at `spared`; returns whether the end was reached. Removed entries are handed to `gone`.
     pub fn sweep(
         &mut self,
         now: Timestamp,
         grace: Span,
         cells: u32,
+        spared: &[Place],
         mut gone: impl FnMut(Entry),
     ) -> bool {
         let end = u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX);
@@ -242,6 +243,7 @@ impl Shard {
             if self
                 .cell(place)
                 .is_some_and(|entry| entry.counter.dead_at.plus(grace) <= now)
+                && !spared.contains(&Place(place))
                 && let Some(entry) = self.remove(place)
             {
                 self.horizon = self.horizon.max(now);
