@@ -16,6 +16,7 @@
 //!
 //! [`Ledger`]: highwater::ledger::Ledger
 
+mod bounds;
 mod found;
 mod ledger;
 mod oracle;
