@@ -12,7 +12,7 @@
 //! step), [`give`] (refunds, settles, releases), [`holds`] and [`answers`] (tables of open holds and
 //! remembered answers), [`restore`] (what comes back from disk).
 //!
-//! Invariants kept here, with the tests that hold them (`tests/laws/ledger.rs` unless said otherwise):
+//! Invariants kept here, with the tests that hold them (in `tests/laws/`):
 //! - 1 A check is atomic: `parallel_checks_never_pass_more_than_the_quota`,
 //!   `a_check_of_several_limits_charges_all_or_none`.
 //! - 4, 5 Use is per (incarnation, window, epoch): `use_of_an_old_epoch_or_window_changes_nothing`.

@@ -13,6 +13,7 @@ use crate::restart::Order;
 use crate::restart::restore;
 use crate::scene::Desk;
 use crate::scene::WIDE;
+use crate::scene::at;
 use crate::scene::bucket;
 use crate::scene::calendar;
 use crate::scene::drain;
@@ -338,4 +339,19 @@ fn local_refuses_what_it_has_no_room_to_count() {
     assert!(cut_off.passes(&ledger, ms(0), 2));
     let told = cut_off.take(&ledger, ms(0), 1);
     assert_eq!(told.reason, Some(Reason::QuotaExceeded));
+}
+
+/// The sum of a sliding window did not fit 128 bits: a long window after much unlimited use.
+#[test]
+fn a_sliding_window_of_centuries_does_not_overflow() {
+    let ledger = ledger();
+    let mut endless = limit(sliding(
+        u64::MAX,
+        Span::from_nanos(14_134_175_105_097_540_531),
+    ));
+    endless.unlimited = true;
+    let desk = Desk::of(endless);
+    assert!(desk.passes(&ledger, ms(0), 1));
+    assert!(desk.passes(&ledger, at(i64::MAX - 1), 15_637_434_852_309_302_170));
+    assert!(desk.passes(&ledger, at(i64::MAX - 1), 8_437_713_813_297_254_335));
 }

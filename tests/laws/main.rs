@@ -17,6 +17,7 @@
 //! [`Ledger`]: highwater::ledger::Ledger
 
 mod bounds;
+mod extremes;
 mod found;
 mod ledger;
 mod oracle;
