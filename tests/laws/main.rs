@@ -17,8 +17,10 @@
 //! [`Ledger`]: highwater::ledger::Ledger
 
 mod bounds;
+mod cases;
 mod extremes;
 mod found;
+mod holds;
 mod ledger;
 mod oracle;
 mod restart;
