@@ -16,6 +16,7 @@
 //!
 //! [`Ledger`]: highwater::ledger::Ledger
 
+mod answers;
 mod bounds;
 mod cases;
 mod extremes;
