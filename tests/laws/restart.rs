@@ -1,5 +1,6 @@
 //! What a ledger wrote, merged into a fresh one, gives the same answers.
 
+use highwater::domain::calendar::Period;
 use highwater::ledger::Ledger;
 use highwater::ledger::restore::Restorer;
 use highwater::usage::record::CounterRecord;
@@ -9,9 +10,18 @@ use proptest::prelude::Just;
 use proptest::prelude::Strategy;
 use proptest::prop_oneof;
 
+use crate::scene::Desk;
 use crate::scene::WIDE;
+use crate::scene::bucket;
+use crate::scene::calendar;
+use crate::scene::drain;
+use crate::scene::fixed;
 use crate::scene::id_of;
 use crate::scene::ledger_of_start;
+use crate::scene::log;
+use crate::scene::ms;
+use crate::scene::seconds;
+use crate::scene::sliding;
 
 /// How the records that a process wrote are brought back.
 #[derive(Clone, Copy, Debug)]
@@ -78,4 +88,30 @@ pub fn restore(written: &[CounterRecord], order: Order, start: u32) -> Ledger {
     }
     restorer.finish(id_of, |_| true);
     ledger
+}
+
+/// What a store keeps of a key must not grow with the windows that the key has been used in.
+#[test]
+fn the_row_of_a_key_in_use_does_not_grow_with_time() {
+    let ledger = ledger_of_start(1, WIDE);
+    let second = seconds(1);
+    let rules = [
+        fixed(9, second),
+        sliding(9, second),
+        log(9, second),
+        bucket(9, 9, second),
+        calendar(9, Period::Hour, "Asia/Kolkata"),
+    ];
+    for (rule, id) in rules.into_iter().zip(1..) {
+        let desk = Desk::new(rule).with_id(id);
+        let mut rows = Vec::new();
+        for n in 0..300 {
+            assert!(desk.passes(&ledger, ms(n * 20 * 60_000), 1));
+            rows.extend(drain(&ledger));
+            rows = fold(&rows);
+        }
+        assert_eq!(rows.len(), 1);
+        assert!(rows[0].windows.len() <= 2, "{:?}", rows[0].windows);
+        assert!(rows[0].log.len() <= 1, "{:?}", rows[0].log);
+    }
 }
