@@ -26,5 +26,6 @@ mod ledger;
 mod oracle;
 mod restart;
 mod scene;
+mod sizes;
 mod steps;
 mod traces;
