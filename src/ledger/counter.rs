@@ -429,4 +429,9 @@ impl Counter {
     pub fn window(&self) -> &WindowUse {
         &self.windows[0]
     }
+
+    /// The window before the newest one.
+    pub fn window_before(&self) -> &WindowUse {
+        &self.windows[1]
+    }
 }

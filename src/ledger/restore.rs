@@ -48,10 +48,11 @@ impl<'a> Restorer<'a> {
     }
 
     /// Puts the logs in. `id_of` tells a limit's number, `known` whether the catalogue names a tenant.
-    pub fn finish(self, id_of: impl Fn(&LimitName) -> LimitId, known: impl Fn(&str) -> bool) {
+    pub fn finish(self, id_of: impl Fn(&LimitName) -> Option<LimitId>, known: impl Fn(&str) -> bool) {
         for record in self.logs.values() {
-            self.ledger
-                .merge(record, id_of(&record.id.limit), known(&record.id.tenant));
+            if let Some(limit) = id_of(&record.id.limit) {
+                self.ledger.merge(record, limit, known(&record.id.tenant));
+            }
         }
     }
 }

@@ -92,7 +92,7 @@ pub fn restore(written: &[CounterRecord], order: Order, start: u32) -> Ledger {
         let limit = id_of(&record.id.limit);
         restorer.counter(record, limit, true);
     }
-    restorer.finish(id_of, |_| true);
+    restorer.finish(|limit| Some(id_of(limit)), |_| true);
     ledger
 }
 
