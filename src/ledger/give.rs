@@ -106,7 +106,8 @@ impl Ledger {
 
     /// Charges `item.cost` units that have been used already, past the quota if need be.
     ///
-    /// On a concurrency limit they are added to the hold's lease.
+    /// On a concurrency limit they are added to the hold's lease: `lease` names the hold and its end, its
+    /// units are not read.
     pub fn charge_late(
         &self,
         item: &Item<'_>,

@@ -12,7 +12,7 @@
 //! step), [`give`] (refunds, settles, releases), [`holds`] and [`answers`] (tables of open holds and
 //! remembered answers), [`look`] (use by region), [`restore`] (what comes back from disk).
 //!
-//! Invariants kept here, with the tests that hold them (`tests/laws/ledger.rs` unless said otherwise):
+//! Invariants kept here, with the tests that hold them (in `tests/laws/`):
 //! - 1 A check is atomic: `parallel_checks_never_pass_more_than_the_quota`,
 //!   `a_check_of_several_limits_charges_all_or_none`.
 //! - 4, 5 Use is per (incarnation, window, epoch): `use_of_an_old_epoch_or_window_changes_nothing`.
@@ -54,6 +54,7 @@ use crate::domain::time::Timestamp;
 use crate::ledger::counter::Entries;
 use crate::ledger::shard::Entry;
 use crate::ledger::shard::GRACE;
+use crate::ledger::shard::Place;
 use crate::ledger::shard::Shard;
 use crate::usage::actor::ActorTable;
 use crate::usage::record::CounterId;
@@ -201,9 +202,11 @@ impl Ledger {
         self.forget_key(entry.name.tenant(), entry.known_tenant);
     }
 
-    /// Makes room in `shard` by dropping dead counters, at once and without their grace.
-    fn relieve(&self, shard: &mut Shard, now: Timestamp) {
-        shard.sweep(now, Span::ZERO, PRESSURE_CELLS, |entry| self.forget(&entry));
+    /// Makes room in `shard` by dropping dead counters, at once and without their grace; not those at `spared`.
+    fn relieve(&self, shard: &mut Shard, now: Timestamp, spared: &[Place]) {
+        shard.sweep(now, Span::ZERO, PRESSURE_CELLS, spared, |entry| {
+            self.forget(&entry);
+        });
     }
 
     /// Drops dead counters: looks at about `cells` places, going on from the last call.
@@ -213,7 +216,7 @@ impl Ledger {
             let next = self.sweep_next.load(Ordering::Relaxed) as usize % SHARDS;
             let ended = self.shards[next]
                 .lock()
-                .sweep(now, GRACE, STEP, |entry| self.forget(&entry));
+                .sweep(now, GRACE, STEP, &[], |entry| self.forget(&entry));
             if ended {
                 let following = u32::try_from((next + 1) % SHARDS).unwrap_or(0);
                 self.sweep_next.store(following, Ordering::Relaxed);

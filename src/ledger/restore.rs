@@ -12,7 +12,6 @@ use crate::domain::name::LimitName;
 use crate::ledger::Ledger;
 use crate::ledger::counter::Counter;
 use crate::ledger::hold::HoldRecord;
-use crate::ledger::hold::HoldState;
 use crate::ledger::shard::Name;
 use crate::usage::record::CounterId;
 use crate::usage::record::CounterRecord;
@@ -73,17 +72,15 @@ impl Ledger {
         });
     }
 
-    /// Takes over the leases of a hold that was read back from disk.
+    /// Takes over the leases of a hold that was read back from disk: what its receipts still charge, until it
+    /// ends. A settled hold has what it was settled to, a released one nothing.
     pub fn restore_leases(
         &self,
         hold: &HoldRecord,
         concurrency: impl Fn(&CounterId) -> Option<LimitId>,
         known_tenant: bool,
     ) {
-        if hold.state != HoldState::Open {
-            return;
-        }
-        for receipt in &hold.receipts {
+        for receipt in hold.receipts.iter().filter(|receipt| receipt.units > 0) {
             let Some(limit) = concurrency(&receipt.counter) else {
                 continue;
             };

@@ -1,13 +1,19 @@
 //! What the random tests have found, each with the values that showed it, so that it stays found.
 
 use highwater::domain::calendar::Period;
+use highwater::domain::decision::Decision;
+use highwater::domain::decision::Reason;
 use highwater::domain::limit::AMOUNT_MAX;
+use highwater::domain::limit::OnUnavailable;
 use highwater::domain::time::Span;
+use highwater::ledger::Bounds;
+use highwater::ledger::check::Request;
 
 use crate::restart::Order;
 use crate::restart::restore;
 use crate::scene::Desk;
 use crate::scene::WIDE;
+use crate::scene::at;
 use crate::scene::bucket;
 use crate::scene::calendar;
 use crate::scene::drain;
@@ -280,4 +286,72 @@ fn a_bucket_takes_nothing_back_that_has_come_back_by_itself() {
     assert!(desk.passes(&ledger, ms(3_600_000), 10));
     assert_eq!(desk.give_back(&ledger, ms(3_600_000), &receipt, 10, 1), 0);
     assert!(!desk.passes(&ledger, ms(3_600_000), 1));
+}
+
+/// Making room for the second limit of a check swept the dead counter of its first limit, which had been
+/// found already: it was allowed and charged nowhere, or to whatever took its place.
+#[test]
+fn making_room_for_one_limit_of_a_check_spares_the_others() {
+    let narrow = Bounds {
+        keys_max: 1,
+        keys_per_tenant_max: 10,
+    };
+    let idle = Desk::new(bucket(1, 1, seconds(1)));
+    for n in 0..2_000 {
+        let ledger = ledger_of_start(1, narrow);
+        let fresh = Desk::new(fixed(9, seconds(60)))
+            .with_id(2)
+            .with_key(&n.to_string());
+        assert!(idle.passes(&ledger, ms(0), 1));
+        let items = [idle.item(1), fresh.item(1)];
+        let outcome = ledger.check(&Request {
+            now: ms(5_000),
+            tenant: "acme",
+            known_tenant: true,
+            items: &items,
+            hold: None,
+            keep: false,
+            store_failed: false,
+        });
+        assert!(outcome.allowed);
+        assert_eq!(idle.look(&ledger, ms(5_000)).standing.used, 1, "beside {n}");
+    }
+}
+
+/// With no room to count a key, `local` knew of no use and let every call pass.
+#[test]
+fn local_refuses_what_it_has_no_room_to_count() {
+    let narrow = Bounds {
+        keys_max: 1,
+        keys_per_tenant_max: 10,
+    };
+    let ledger = ledger_of_start(1, narrow);
+    let mut desk = Desk::new(fixed(9, seconds(60)));
+    desk.limit.on_unavailable = OnUnavailable::Local;
+    desk.limit.fallback_quota = 3;
+    assert!(desk.passes(&ledger, ms(0), 1));
+    let told = desk.with_key("user-2").take(&ledger, ms(0), 1);
+    assert_eq!(told.decision, Decision::Deny);
+    assert_eq!(told.reason, Some(Reason::Unavailable));
+    // With a failed store, but room, it is as the limit says: 3 of its own, and 429 after that.
+    let mut cut_off = desk.clone();
+    cut_off.store_failed = true;
+    assert!(cut_off.passes(&ledger, ms(0), 2));
+    let told = cut_off.take(&ledger, ms(0), 1);
+    assert_eq!(told.reason, Some(Reason::QuotaExceeded));
+}
+
+/// The sum of a sliding window did not fit 128 bits: a long window after much unlimited use.
+#[test]
+fn a_sliding_window_of_centuries_does_not_overflow() {
+    let ledger = ledger();
+    let mut endless = limit(sliding(
+        u64::MAX,
+        Span::from_nanos(14_134_175_105_097_540_531),
+    ));
+    endless.unlimited = true;
+    let desk = Desk::of(endless);
+    assert!(desk.passes(&ledger, ms(0), 1));
+    assert!(desk.passes(&ledger, at(i64::MAX - 1), 15_637_434_852_309_302_170));
+    assert!(desk.passes(&ledger, at(i64::MAX - 1), 8_437_713_813_297_254_335));
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use highwater::algorithm::concurrency::Lease;
 use highwater::catalogue::intern::LimitId;
 use highwater::domain::calendar::Calendar;
 use highwater::domain::calendar::Period;
@@ -310,6 +311,31 @@ impl Desk {
     ) -> u64 {
         ledger
             .give_back(self.id, &self.limit, receipt, units, hold, now)
+            .units
+    }
+
+    /// Charges `units` that have been used already to a hold; returns how many.
+    pub fn charge_late(
+        &self,
+        ledger: &Ledger,
+        now: Timestamp,
+        units: u64,
+        hold: u128,
+        expires_at: Timestamp,
+    ) -> u64 {
+        let lease = Lease {
+            hold,
+            expires_at,
+            units,
+        };
+        ledger
+            .charge_late(
+                &self.item(units),
+                &self.tenant,
+                self.known_tenant,
+                lease,
+                now,
+            )
             .units
     }
 }
