@@ -153,8 +153,8 @@ fn quarters_years_and_multiples_of_a_period() {
         ),
         (
             json!({ "period": "week", "every": 2 }),
-            "2035-05-07T00:00:00Z",
-            "2035-05-21T00:00:00Z",
+            "2035-05-14T00:00:00Z",
+            "2035-05-28T00:00:00Z",
         ),
     ] {
         let server = calendar(fields.clone());
