@@ -251,7 +251,8 @@ pub async fn why(session: &Session, args: WhyArgs) -> anyhow::Result<Outcome> {
         .get(&["admin", "v1", "rejections"], &query)
         .await?
         .success()?;
-    session.show(&answer)
+    output::show_list(session.output, &answer.body)?;
+    Ok(Outcome::Done)
 }
 
 #[cfg(test)]

@@ -191,12 +191,12 @@ impl Client {
         self.answer(response).await
     }
 
-    /// `POST` whose answer is a stream of bytes. The answer as JSON when it is not a yes.
+    /// `GET` whose answer is a stream of bytes. The answer as JSON when it is not a yes.
     ///
     /// # Errors
     /// When no answer comes.
     pub async fn download(&self, segments: &[&str]) -> anyhow::Result<Result<Response, Answer>> {
-        let request = self.request(Method::POST, segments, &[])?;
+        let request = self.request(Method::GET, segments, &[])?;
         let response = request
             .send()
             .await

@@ -360,7 +360,7 @@ async fn list(session: &Session, path: &[&str]) -> anyhow::Result<Outcome> {
         let mut query = vec![("page_size", PAGE_SIZE)];
         query.extend(after.as_deref().map(|after| ("after", after)));
         let page = session.client.get(path, &query).await?.success()?.body;
-        items.extend(items_of(&page));
+        items.extend_from_slice(output::list_in(&page));
         after = page.get("next").and_then(Value::as_str).map(str::to_owned);
         if after.is_none() {
             output::show(session.output, &Value::Array(items))?;
@@ -368,13 +368,6 @@ async fn list(session: &Session, path: &[&str]) -> anyhow::Result<Outcome> {
         }
     }
     bail!("the list has no end after {PAGES_MAX} pages")
-}
-
-/// The items of one page: its one member that is a list of them, or an object of items by name.
-fn items_of(page: &Value) -> Vec<Value> {
-    let members = page.as_object().into_iter().flat_map(Map::values);
-    let list = members.clone().find_map(Value::as_array);
-    list.cloned().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -441,14 +434,5 @@ mod tests {
             ])
             .is_err()
         );
-    }
-
-    #[test]
-    fn the_items_of_a_page_are_its_list() {
-        assert_eq!(
-            items_of(&json!({ "items": [1, 2], "next": "x" })),
-            [json!(1), json!(2)]
-        );
-        assert!(items_of(&json!({ "items": [], "next": null })).is_empty());
     }
 }

@@ -116,13 +116,8 @@ pub async fn audit(session: &Session, args: AuditArgs) -> anyhow::Result<Outcome
             .await?
             .success()?
             .body;
-        let list = page
-            .as_object()
-            .into_iter()
-            .flat_map(|page| page.values())
-            .find_map(Value::as_array);
         let before = entries.len();
-        entries.extend(list.into_iter().flatten().cloned());
+        entries.extend_from_slice(output::list_in(&page));
         let next = page
             .get("next")
             .filter(|next| !next.is_null())

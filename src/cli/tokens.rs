@@ -74,7 +74,8 @@ pub async fn tokens(session: &Session, args: TokensArgs) -> anyhow::Result<Outco
         }
         TokensCommand::List => {
             let answer = session.client.get(&TOKENS, &[]).await?.success()?;
-            session.show(&answer)
+            output::show_list(session.output, &answer.body)?;
+            Ok(Outcome::Done)
         }
         TokensCommand::Revoke { id } => {
             let path = ["admin", "v1", "tokens", &id];
