@@ -5,7 +5,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
 use clap::Args;
 use clap::Subcommand;
 use reqwest::Method;
@@ -18,12 +17,6 @@ use super::Session;
 use super::apply;
 use super::catalogue_file::CatalogueFile;
 use super::limit_flags::LimitFlags;
-use super::output;
-
-/// The most items that one page of a list holds.
-const PAGE_SIZE: &str = "1000";
-/// The most pages that are read before a list is given up.
-const PAGES_MAX: usize = 10_000;
 
 /// Arguments of `limits`.
 #[derive(Debug, Args)]
@@ -118,10 +111,16 @@ impl LimitName {
 /// Runs `limits`.
 pub async fn limits(session: &Session, args: LimitsArgs) -> anyhow::Result<Outcome> {
     match args.command {
-        LimitsCommand::List { tenant: None } => list(session, &["admin", "v1", "limits"]).await,
+        LimitsCommand::List { tenant: None } => {
+            session.list(&["admin", "v1", "limits"], None).await
+        }
         LimitsCommand::List {
             tenant: Some(tenant),
-        } => list(session, &["admin", "v1", "tenants", &tenant, "limits"]).await,
+        } => {
+            session
+                .list(&["admin", "v1", "tenants", &tenant, "limits"], None)
+                .await
+        }
         LimitsCommand::Get(name) => {
             let (path, query) = name.route()?;
             get(session, &path, &query).await
@@ -184,7 +183,7 @@ enum PlansCommand {
 /// Runs `plans`.
 pub async fn plans(session: &Session, args: PlansArgs) -> anyhow::Result<Outcome> {
     match args.command {
-        PlansCommand::List => list(session, &["admin", "v1", "plans"]).await,
+        PlansCommand::List => session.list(&["admin", "v1", "plans"], None).await,
         PlansCommand::Get { plan } => get(session, &["admin", "v1", "plans", &plan], &[]).await,
         PlansCommand::Delete { plan } => {
             delete(session, &["admin", "v1", "plans", &plan], &[]).await
@@ -260,7 +259,7 @@ struct SetTenant {
 /// Runs `tenants`.
 pub async fn tenants(session: &Session, args: TenantsArgs) -> anyhow::Result<Outcome> {
     match args.command {
-        TenantsCommand::List => list(session, &["admin", "v1", "tenants"]).await,
+        TenantsCommand::List => session.list(&["admin", "v1", "tenants"], None).await,
         TenantsCommand::Get { tenant } => {
             get(session, &["admin", "v1", "tenants", &tenant], &[]).await
         }
@@ -350,24 +349,6 @@ async fn set_from_file(
         .call(Method::PUT, path, query, Some(&item), None)
         .await?;
     apply::settle(session, &file, answer)
-}
-
-/// Shows a whole list, page by page.
-async fn list(session: &Session, path: &[&str]) -> anyhow::Result<Outcome> {
-    let mut items: Vec<Value> = Vec::new();
-    let mut after: Option<String> = None;
-    for _ in 0..PAGES_MAX {
-        let mut query = vec![("page_size", PAGE_SIZE)];
-        query.extend(after.as_deref().map(|after| ("after", after)));
-        let page = session.client.get(path, &query).await?.success()?.body;
-        items.extend_from_slice(output::list_in(&page));
-        after = page.get("next").and_then(Value::as_str).map(str::to_owned);
-        if after.is_none() {
-            output::show(session.output, &Value::Array(items))?;
-            return Ok(Outcome::Done);
-        }
-    }
-    bail!("the list has no end after {PAGES_MAX} pages")
 }
 
 #[cfg(test)]
