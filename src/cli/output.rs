@@ -220,10 +220,16 @@ pub fn cell(name: &str, value: &Value) -> String {
             .map(|item| cell("", item))
             .collect::<Vec<_>>()
             .join(", "),
+        // Of things with names the names must do; `get` shows one of them in full.
+        Value::Object(members) if members.values().any(Value::is_object) => members
+            .keys()
+            .map(|name| printable(name))
+            .collect::<Vec<_>>()
+            .join(", "),
         Value::Object(members) => {
             let pairs = members
                 .iter()
-                .map(|(name, value)| format!("{name}={}", cell(name, value)));
+                .map(|(name, value)| format!("{}={}", printable(name), cell(name, value)));
             pairs.collect::<Vec<_>>().join(" ")
         }
     }
@@ -309,6 +315,14 @@ mod tests {
             "2026-11-30T01:00:00Z"
         );
         assert_eq!(cell("quota", &json!(1_500)), "1500");
+        assert_eq!(
+            cell("limits", &json!({ "a": { "quota": 1 }, "b": {} })),
+            "a, b"
+        );
+        assert_eq!(
+            cell("effective", &json!({ "quota": 1, "key": "user" })),
+            "key=user quota=1"
+        );
         assert_eq!(cell("key", &json!("a\u{1b}[1m\n")), "a\\u{1b}[1m\\n");
     }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::Outcome;
 use super::Session;
+use super::apply;
 use super::output;
 use super::output::OutputFormat;
 
@@ -72,11 +73,7 @@ pub async fn tokens(session: &Session, args: TokensArgs) -> anyhow::Result<Outco
                 .success()?;
             shown_once(session, &answer.body)
         }
-        TokensCommand::List => {
-            let answer = session.client.get(&TOKENS, &[]).await?.success()?;
-            output::show_list(session.output, &answer.body)?;
-            Ok(Outcome::Done)
-        }
+        TokensCommand::List => session.list(&TOKENS, None).await,
         TokensCommand::Revoke { id } => {
             let path = ["admin", "v1", "tokens", &id];
             let answer = session
@@ -84,7 +81,7 @@ pub async fn tokens(session: &Session, args: TokensArgs) -> anyhow::Result<Outco
                 .call(Method::DELETE, &path, &[], None, None)
                 .await?
                 .success()?;
-            session.show(&answer)
+            apply::report(session, &answer)
         }
     }
 }
