@@ -163,6 +163,16 @@ impl Calendar {
         self.every
     }
 
+    /// The civil time that windows are counted from.
+    pub const fn anchor(&self) -> DateTime {
+        self.anchor
+    }
+
+    /// The IANA name of the zone.
+    pub fn zone_name(&self) -> &str {
+        self.zone.iana_name().unwrap_or("UTC")
+    }
+
     /// A span that no window exceeds.
     pub const fn longest(&self) -> Span {
         let hours = self.period.hours_max().saturating_mul(self.every as u64);

@@ -50,7 +50,7 @@ pub fn format(span: Span) -> String {
     }
     let (unit, size) = UNITS
         .iter()
-        .find(|(_, size)| nanos % size == 0)
+        .find(|(_, size)| nanos.is_multiple_of(*size))
         .unwrap_or(&("ms", 1_000_000));
     format!("{}{unit}", nanos / size)
 }

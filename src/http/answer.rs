@@ -238,6 +238,16 @@ pub fn render(judged: &[Judged<'_>], frame: &Frame<'_>) -> Rendered {
     rendered
 }
 
+/// The headers that tell how one limit stands, for an answer that is no decision.
+pub fn standing_headers(judged: &Judged<'_>, frame: &Frame<'_>) -> SmallVec<[(HeaderName, HeaderValue); 8]> {
+    let mut headers = SmallVec::new();
+    headers.push((header::CONTENT_TYPE, HeaderValue::from_static("application/json")));
+    if !judged.limit.unlimited {
+        limit_headers(judged, frame, &mut headers);
+    }
+    headers
+}
+
 fn refuse<'a>(judged: &[Judged<'a>], status: u16, answer: &mut CheckAnswer<'a>) {
     let refused = judged.iter().filter(|item| item.outcome.decision == Decision::Deny);
     answer.status = Some(status);

@@ -12,6 +12,8 @@ use serde::de::Error;
 use serde::de::MapAccess;
 use serde::de::Unexpected;
 use serde::de::Visitor;
+use sha2::Digest;
+use sha2::Sha256;
 
 use crate::domain::duration;
 use crate::domain::limit::AMOUNT_MAX;
@@ -246,6 +248,36 @@ pub enum Form<'b, 'a> {
 }
 
 impl<'a> CheckBody<'a> {
+    /// What tells this request from others under the same `Idempotency-Key`: everything it asks for, the
+    /// key itself apart, however it is written down and whether it stands alone or in a batch.
+    pub fn fingerprint(&self) -> u128 {
+        let mut digest = Sha256::new();
+        let mut text = |text: Option<&Text<'_>>| {
+            let bytes = text.map_or(&[][..], |text| text.as_str().as_bytes());
+            digest.update([u8::from(text.is_some())]);
+            digest.update(u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_be_bytes());
+            digest.update(bytes);
+        };
+        text(Some(&self.tenant));
+        for field in [&self.limit, &self.key, &self.action, &self.endpoint, &self.ip] {
+            text(field.as_ref());
+        }
+        for (kind, key) in self.keys.iter().flat_map(|keys| &keys.0) {
+            text(Some(kind));
+            text(Some(key));
+        }
+        for check in self.checks.iter().flat_map(|checks| &checks.0) {
+            text(Some(&check.limit));
+            text(check.key.as_ref());
+        }
+        let costs = self.checks.iter().flat_map(|checks| &checks.0).map(|check| check.cost);
+        for cost in std::iter::once(self.cost).chain(costs) {
+            digest.update(cost.map_or(u64::MAX, |cost| cost.0).to_be_bytes());
+        }
+        digest.update(self.ttl.map_or(u64::MAX, Span::as_nanos).to_be_bytes());
+        digest.finalize().iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte))
+    }
+
     /// Which of the three forms it is.
     ///
     /// # Errors

@@ -154,7 +154,7 @@ async fn opened(region: &Region, caller: &Caller, bytes: &[u8], key: Option<Stri
     let resolved = resolve::check(&view, &body, now, Purpose::Hold)?;
     let ttl = ttl(body.ttl, resolved.items.iter().map(|item| item.limit))?;
     let keyed = match key {
-        Some(key) => match begin(region, resolved.tenant, Operation::Hold, key, bytes, now)? {
+        Some(key) => match begin(region, resolved.tenant, Operation::Hold, key, body.fingerprint(), now)? {
             Begun::Repeat(rendered) => return Ok(rendered),
             Begun::New(keyed) => Some(keyed),
         },
@@ -348,7 +348,7 @@ async fn close(
     let tenant = region.holds.with(hold_key, |hold| hold.tenant.clone()).filter(|tenant| caller.owns(tenant));
     let tenant = tenant.ok_or_else(no_hold)?;
     let keyed = match key {
-        Some(key) => match begin(region, &tenant, Operation::Settle, key, bytes, now)? {
+        Some(key) => match begin(region, &tenant, Operation::Settle, key, fingerprint, now)? {
             Begun::Repeat(rendered) => return Ok(rendered),
             Begun::New(keyed) => Some(keyed),
         },
@@ -505,7 +505,7 @@ async fn refunded(region: &Region, caller: &Caller, bytes: &Bytes, key: Option<S
         return Err(Problem::malformed("what is held is given back with DELETE /v1/holds/{id}"));
     }
     let keyed = match key {
-        Some(key) => match begin(region, tenant, Operation::Refund, key, bytes, now)? {
+        Some(key) => match begin(region, tenant, Operation::Refund, key, check::fingerprint(bytes), now)? {
             Begun::Repeat(rendered) => return Ok(rendered),
             Begun::New(keyed) => Some(keyed),
         },
@@ -557,11 +557,10 @@ fn begin(
     tenant: &str,
     operation: Operation,
     key: String,
-    bytes: &[u8],
+    fingerprint: u128,
     now: Timestamp,
 ) -> Result<Begun, Problem> {
     let id = RequestId { tenant: tenant.to_owned(), operation, key };
-    let fingerprint = check::fingerprint(bytes);
     match check::begin(region, &id, fingerprint, now)? {
         Start::Fresh => Ok(Begun::New(Keyed { id, fingerprint })),
         Start::Repeat(rendered) => Ok(Begun::Repeat(rendered)),

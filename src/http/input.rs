@@ -5,8 +5,7 @@ use axum::body::Bytes;
 use axum::http::HeaderMap;
 use axum::http::header;
 use http_body_util::BodyExt;
-use http_body_util::LengthLimitError;
-use http_body_util::Limited;
+use serde::de::DeserializeOwned;
 
 use crate::domain::time::Span;
 use crate::http::problem::Code;
@@ -14,6 +13,8 @@ use crate::http::problem::Problem;
 
 /// A body must have arrived this long after its head.
 pub const BODY_DEADLINE: Span = Span::from_seconds(10);
+/// Bytes of a body over its bound that are read and thrown away so that the caller sees the answer.
+const DISCARDED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The longest `Idempotency-Key`.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
@@ -22,24 +23,51 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// # Errors
 /// 413 over the bound, 408 when it does not arrive in time, 400 when the connection breaks in the middle.
 pub async fn body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
-    let too_large = || {
-        Problem::new(413, Code::BodyTooLarge, format!("the body may have at most {bytes_max} bytes; send less at a time"))
-    };
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > bytes_max as u64) {
-        return Err(too_large());
-    }
-    let collected = tokio::time::timeout(BODY_DEADLINE.to_std(), Limited::new(body, bytes_max).collect()).await;
-    match collected {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Problem::malformed(format!("the body could not be read: {error}"))),
-        Err(_) => Err(Problem::new(
-            408,
-            Code::RequestTimeout,
-            format!("the body did not arrive within {BODY_DEADLINE}"),
+    let announced =
+        headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
+    let fits = announced.is_none_or(|length| length <= u64::try_from(bytes_max).unwrap_or(u64::MAX));
+    match tokio::time::timeout(BODY_DEADLINE.to_std(), collect(body, if fits { bytes_max } else { 0 })).await {
+        Ok(Ok(Some(bytes))) => Ok(bytes),
+        Ok(Ok(None)) => Err(Problem::new(
+            413,
+            Code::BodyTooLarge,
+            format!("the body may have at most {bytes_max} bytes; send less at a time"),
         )),
+        Ok(Err(error)) => Err(Problem::malformed(format!("the body could not be read: {error}"))),
+        Err(_) => {
+            Err(Problem::new(408, Code::RequestTimeout, format!("the body did not arrive within {BODY_DEADLINE}")))
+        }
     }
+}
+
+/// Collects a body of at most `bytes_max`. A larger one is read on for a while and thrown away, since a
+/// caller that is still sending would not see the answer; then `None`.
+async fn collect(mut body: Body, bytes_max: usize) -> Result<Option<Bytes>, axum::Error> {
+    let mut first: Option<Bytes> = None;
+    let mut rest: Vec<u8> = Vec::new();
+    let mut length = 0_usize;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        length = length.saturating_add(data.len());
+        if length > bytes_max {
+            if length > DISCARDED_BYTES_MAX {
+                return Ok(None);
+            }
+            (first, rest) = (None, Vec::new());
+        } else if first.is_none() && rest.is_empty() {
+            // Nearly every body is one piece, which need not be copied.
+            first = Some(data);
+        } else {
+            if let Some(first) = first.take() {
+                rest.extend_from_slice(&first);
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    if length > bytes_max {
+        return Ok(None);
+    }
+    Ok(Some(first.unwrap_or_else(|| Bytes::from(rest))))
 }
 
 /// The `Idempotency-Key`, quoted (a structured field's string) or not.
@@ -87,6 +115,21 @@ fn unescaped(quoted: &str) -> Result<String, Problem> {
         }
     }
     Ok(key)
+}
+
+/// Reads a query strictly.
+///
+/// # Errors
+/// 400 when a parameter is unknown or of the wrong form.
+pub fn query<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, Problem> {
+    let uri = format!("http://region/?{}", raw.unwrap_or_default())
+        .parse()
+        .map_err(|_| Problem::malformed("the query is not of the form name=value&…"))?;
+    axum::extract::Query::try_from_uri(&uri).map(|axum::extract::Query(query)| query).map_err(|error| {
+        let text = error.to_string();
+        let code = if text.contains("unknown field") { Code::UnknownField } else { Code::Malformed };
+        Problem::new(400, code, text)
+    })
 }
 
 /// The bearer token of a request.

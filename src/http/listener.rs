@@ -1,6 +1,7 @@
 //! Accepting connections: bounds for slow senders, coalesced replies, and an orderly end.
 //!
-//! A connection must send each request's head within [`HEAD_DEADLINE`]. Replies to pipelined requests are
+//! HTTP/1.1 alone: a connection that has sent nothing yet must be bounded in time too, which a guess at the
+//! protocol would not be. A connection must send each request's head within [`HEAD_DEADLINE`]. Replies to pipelined requests are
 //! written together. On shutdown the listener stops accepting, running requests are finished, and
 //! connections are closed; those that have not ended by then are dropped.
 
@@ -10,10 +11,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use hyper::body::Incoming;
-use hyper_util::rt::TokioExecutor;
+use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::rt::TokioTimer;
-use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -24,7 +24,8 @@ use tower::ServiceExt;
 use crate::domain::time::Span;
 use crate::region::timers::stopped;
 
-/// The head of a request must have arrived this long after its first byte was waited for.
+/// The head of a request must have arrived this long after the connection was ready for it; a connection
+/// that is idle for longer is closed.
 pub const HEAD_DEADLINE: Span = Span::from_seconds(30);
 /// The largest head of a request.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -37,18 +38,14 @@ const ACCEPT_PAUSE: Span = Span::from_ms(20);
 pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Receiver<bool>, grace: Span) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = http1::Builder::new();
     builder
-        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE.to_std())
         .max_buf_size(HEAD_BYTES_MAX)
-        .pipeline_flush(true)
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(Some(Span::from_seconds(30).to_std()))
-        .keep_alive_timeout(Span::from_seconds(20).to_std())
-        .max_concurrent_streams(1024);
+        // Who has sent all it will send may still read the answer.
+        .half_close(true)
+        .pipeline_flush(true);
     loop {
         let place = tokio::select! {
             biased;
@@ -80,7 +77,7 @@ pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Recei
                 service.as_service::<Body>().ready().await?.call(request.map(Body::new)).await
             }
         });
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
             if let Err(error) = connection.await {

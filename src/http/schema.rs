@@ -101,51 +101,14 @@ pub struct HoldRequest {
     pub ttl: Option<String>,
 }
 
-/// One check of a batch.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct BatchItem {
-    /// Who asks.
-    pub tenant: String,
-    /// One limit.
-    #[schema(nullable = false)]
-    pub limit: Option<String>,
-    /// The key of that limit.
-    #[schema(nullable = false)]
-    pub key: Option<String>,
-    /// Units; 1 when absent; 0 only looks.
-    #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_u64)]
-    pub cost: Option<u64>,
-    /// Several limits.
-    #[schema(nullable = false, min_items = 1, max_items = 16)]
-    pub checks: Option<Vec<CheckRequestItem>>,
-    /// An action.
-    #[schema(nullable = false)]
-    pub action: Option<String>,
-    /// Keys by kind.
-    #[schema(nullable = false, value_type = Object)]
-    pub keys: Option<serde_json::Value>,
-    /// A label for metrics and logs.
-    #[schema(nullable = false)]
-    pub endpoint: Option<String>,
-    /// A label for logs.
-    #[schema(nullable = false)]
-    pub ip: Option<String>,
-    /// The longest wait for a leader region, in milliseconds.
-    #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_u64)]
-    pub max_wait_ms: Option<u64>,
-    /// Repeats of this item are charged once.
-    #[schema(nullable = false)]
-    pub idempotency_key: Option<String>,
-}
-
 /// Many checks.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
-    /// The checks; each is decided alone.
-    #[schema(min_items = 1, max_items = 1000)]
-    pub items: Vec<BatchItem>,
+    /// The checks, each like the body of a check, with an optional `idempotency_key` of its own. Each is
+    /// decided alone: what is wrong with one is said in its own result.
+    #[schema(min_items = 1, max_items = 1000, value_type = Vec<Object>)]
+    pub items: Vec<serde_json::Value>,
 }
 
 /// The answers of a batch.
@@ -209,7 +172,6 @@ pub struct RefundRequest {
 
 /// What any request to the check API may be told.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "the variants exist for the document alone")]
 pub enum RequestProblems {
     /// The request is not of the wanted form.
     #[response(status = 400, content_type = "application/problem+json")]
@@ -239,7 +201,6 @@ pub enum RequestProblems {
 
 /// What a request for a hold may be told.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "the variants exist for the document alone")]
 pub enum HoldProblems {
     /// The request is not of the wanted form.
     #[response(status = 400, content_type = "application/problem+json")]

@@ -16,9 +16,13 @@ use utoipa::IntoParams;
 use crate::domain::decision::Decision;
 use crate::domain::time::Timestamp;
 use crate::http::access;
+use crate::http::answer;
 use crate::http::answer::CheckAnswer;
+use crate::http::answer::Frame;
 use crate::http::answer::ItemAnswer;
 use crate::http::answer::Judged;
+use crate::http::answer::Rendered;
+use crate::http::input;
 use crate::http::problem::Code;
 use crate::http::problem::Problem;
 use crate::http::resolve;
@@ -62,25 +66,14 @@ pub struct UsageQuery {
 pub async fn usage(State(region): State<Arc<Region>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response<Body> {
     let answered = async {
         let caller = access::caller(&region, &headers).await?;
-        let query = parse(query.as_deref().unwrap_or_default())?;
+        let query: UsageQuery = input::query(query.as_deref())?;
         caller.may_check(&query.tenant)?;
         look(&region, &query)
     };
-    answered.await.map_or_else(IntoResponse::into_response, |body| crate::http::json(200, body))
+    answered.await.map_or_else(IntoResponse::into_response, Into::into)
 }
 
-fn parse(query: &str) -> Result<UsageQuery, Problem> {
-    let uri = format!("http://region/?{query}")
-        .parse()
-        .map_err(|_| Problem::malformed("the query is not of the form tenant=…&limit=…&key=…"))?;
-    axum::extract::Query::try_from_uri(&uri).map(|axum::extract::Query(query)| query).map_err(|error| {
-        let text = error.to_string();
-        let code = if text.contains("unknown field") { Code::UnknownField } else { Code::Malformed };
-        Problem::new(400, code, text)
-    })
-}
-
-fn look(region: &Region, query: &UsageQuery) -> Result<Vec<u8>, Problem> {
+fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
     let now = region.clock.now();
     let view = region.view();
     let tenant_view = resolve::tenant(&view, &query.tenant)?;
@@ -128,7 +121,12 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Vec<u8>, Problem> {
         },
         by_region,
     };
-    Ok(serde_json::to_vec(&answer).unwrap_or_default())
+    let frame = Frame { region: region.name.as_str(), now, styles: region.header_styles, hold: None, in_batch: false };
+    Ok(Rendered {
+        status: 200,
+        headers: answer::standing_headers(&judged, &frame),
+        body: serde_json::to_vec(&answer).unwrap_or_default(),
+    })
 }
 
 /// An instant as Unix milliseconds or RFC 3339.

@@ -25,6 +25,7 @@ use crate::ledger::counter::Counter;
 use crate::ledger::counter::Entries;
 use crate::ledger::counter::Mark;
 use crate::ledger::hold::Receipt;
+use crate::ledger::shard::Entry;
 use crate::ledger::shard::Name;
 use crate::ledger::shard::Place;
 use crate::ledger::shard::Shard;
@@ -115,12 +116,17 @@ enum Spot {
         counter: Box<Counter>,
         reserved: bool,
     },
+    /// The counter is in a newer epoch of another shape: the limit that this caller still holds is over. It
+    /// is judged as if unused, before the change, and charged nowhere.
+    Past(Box<Counter>),
 }
 
 struct Candidate {
     guard: usize,
     hash: u32,
     spot: Spot,
+    /// Whether the units were there: what passes for another reason is counted, but not drawn from a bucket.
+    admitted: bool,
 }
 
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
@@ -150,7 +156,9 @@ impl Ledger {
                 unavailable |= !*reserved;
             }
             let counter = prepared(&mut candidate, &mut guards, item, request.now);
-            items.push(judge(counter, item, request.now, unavailable));
+            let (told, admitted) = judge(counter, item, request.now, unavailable);
+            candidate.admitted = admitted;
+            items.push(told);
             candidates.push(candidate);
         }
         let allowed = items
@@ -214,7 +222,8 @@ impl Ledger {
             }
             let place = match candidate.spot {
                 Spot::Placed(place) => place,
-                Spot::New {
+                Spot::Past(_)
+                | Spot::New {
                     reserved: false, ..
                 } => continue,
                 Spot::New {
@@ -225,13 +234,12 @@ impl Ledger {
                     shard.insert(candidate.hash, name, request.known_tenant, *counter)
                 }
             };
-            let Some(entry) = shard.get(place) else {
+            let Some(counter) = shard.change(place) else {
                 continue;
             };
-            let counter = &mut entry.counter;
-            let mark = charge(counter, item, request, told);
+            let mark = charge(counter, item, request, candidate.admitted);
             told.standing = counter.standing(&item.limit.rule, request.now);
-            counter.note_life(&told.standing, request.now);
+            counter.note_life(&item.limit.rule, &told.standing, request.now);
             if request.keep {
                 let id = CounterId {
                     limit: item.limit.name.clone(),
@@ -256,22 +264,17 @@ impl Ledger {
                     Entries::From(mark.entry),
                 ));
             }
-            shard.mark_dirty(place);
         }
     }
 }
 
 /// Charges what was allowed.
-fn charge(
-    counter: &mut Counter,
-    item: &Item<'_>,
-    request: &Request<'_>,
-    told: &ItemOutcome,
-) -> Mark {
+fn charge(counter: &mut Counter, item: &Item<'_>, request: &Request<'_>, admitted: bool) -> Mark {
     let rule = &item.limit.rule;
-    // A shadow bucket would have refused and so taken nothing: its level must tell what enforcement would
-    // do. The call is counted as use all the same.
-    if told.would_deny && crate::ledger::counter::flow(rule).is_some() {
+    // A bucket's level tells what enforcement would do. Were it drawn for calls that pass whatever it says
+    // (shadow, unlimited, always allowed, an outage), its debt would grow without bound and refuse for as
+    // long once the limit is enforced again. The call is counted as use all the same.
+    if !admitted && crate::ledger::counter::flow(rule).is_some() {
         return counter.count(item.cost);
     }
     let lease = request.hold.map(|(hold, expires_at)| Lease {
@@ -283,42 +286,54 @@ fn charge(
 }
 
 fn find(shard: &mut Shard, guard: usize, hash: u32, tenant: &str, item: &Item<'_>) -> Candidate {
+    let unused = || Box::new(Counter::new(item.epoch));
+    let enters = |entry: &mut Entry| entry.counter.enter_with(item.epoch, &item.limit.rule);
     let spot = match shard.find(hash, item.id, tenant, item.key) {
-        Some(place) => Spot::Placed(place),
-        None => Spot::New {
-            counter: Box::new(Counter::new(item.epoch)),
-            reserved: false,
-        },
+        Some(place) if shard.get(place).is_some_and(enters) => Spot::Placed(place),
+        Some(_) => Spot::Past(unused()),
+        None => {
+            let mut counter = unused();
+            counter.enter_with(item.epoch, &item.limit.rule);
+            Spot::New {
+                counter,
+                reserved: false,
+            }
+        }
     };
-    Candidate { guard, hash, spot }
+    Candidate {
+        guard,
+        hash,
+        spot,
+        admitted: false,
+    }
 }
 
-/// The candidate's counter, in the item's epoch and brought to `now`.
+/// The candidate's counter, brought to `now`.
 fn prepared<'a>(
     candidate: &'a mut Candidate,
     guards: &'a mut Guards<'_>,
     item: &Item<'_>,
     now: Timestamp,
 ) -> Option<&'a mut Counter> {
-    let counter = match &mut candidate.spot {
-        Spot::New { counter, .. } => counter,
-        Spot::Placed(place) => &mut guards[candidate.guard].1.get(*place)?.counter,
+    let shard = &mut guards[candidate.guard].1;
+    let (counter, now) = match &mut candidate.spot {
+        Spot::New { counter, .. } | Spot::Past(counter) => (&mut **counter, shard.held(now)),
+        Spot::Placed(place) => (&mut shard.get(*place)?.counter, now),
     };
-    counter.enter_epoch(item.epoch);
     counter.prepare(&item.limit.rule, now);
     Some(counter)
 }
 
-/// What `item` is told, before anything is charged.
+/// What `item` is told, before anything is charged, and whether the units are there.
 fn judge(
     counter: Option<&mut Counter>,
     item: &Item<'_>,
     now: Timestamp,
     unavailable: bool,
-) -> ItemOutcome {
+) -> (ItemOutcome, bool) {
     let Some(counter) = counter else {
         // A place that `find` gave under this lock holds a counter; were it not so, nothing is known.
-        return unknown(item);
+        return (unknown(item), false);
     };
     let limit = item.limit;
     let asked = if item.cost == 0 || limit.overdraft {
@@ -327,6 +342,7 @@ fn judge(
         item.cost
     };
     let admission = counter.admission(&limit.rule, asked, now);
+    let admitted = admission == Admission::Pass;
     let mut told = ItemOutcome {
         decision: Decision::Allow,
         reason: None,
@@ -344,7 +360,7 @@ fn judge(
         calendar_length: counter.calendar_length(),
     };
     if limit.never_refuses(item.key) {
-        return told;
+        return (told, admitted);
     }
     let refusal = refusal(limit, admission, asked, &told.standing, unavailable);
     if let Some((reason, retry_after)) = refusal {
@@ -356,7 +372,7 @@ fn judge(
             told.would_deny = reason != Reason::Unavailable;
         }
     }
-    told
+    (told, admitted)
 }
 
 /// Why `asked` units may not pass, and when they may; `None`: they may.

@@ -8,8 +8,11 @@
 //! ahead, or the clock was set back by up to an hour) is decided in the newest window, so no closed window
 //! is ever opened again with a zero count.
 
+mod give;
+mod persist;
+mod prepare;
+
 use crate::algorithm::Admission;
-use crate::algorithm::BACK_STEP_MAX;
 use crate::algorithm::Standing;
 use crate::algorithm::bucket::Flow;
 use crate::algorithm::bucket::Level;
@@ -22,20 +25,20 @@ use crate::domain::limit::Rule;
 use crate::domain::stamp::Stamp;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
-use crate::domain::time::Window;
 use crate::domain::time::WindowId;
-use crate::usage::actor::ActorId;
-use crate::usage::record::BucketLevel;
-use crate::usage::record::CounterId;
-use crate::usage::record::CounterRecord;
 use crate::usage::window::WindowUse;
-
-/// The shortest segment in which a bucket's use is counted, as a power of two of nanoseconds: 1.07 s.
-const SEGMENT_SHIFT_MIN: u32 = 30;
 
 /// A counter's version keeps the start of the process that wrote it above this many bits of counting.
 const VERSION_BITS: u32 = 40;
 const VERSION_MASK: u64 = (1 << VERSION_BITS) - 1;
+/// Higher starts share the highest versions; a store would have to be opened 16 million times.
+const VERSION_START_MAX: u32 = (1 << (u64::BITS - VERSION_BITS)) - 1;
+
+/// The version that `stamp` names.
+pub(super) fn version(stamp: Stamp) -> u64 {
+    let start = u64::from(stamp.start.min(VERSION_START_MAX));
+    start << VERSION_BITS | stamp.count.min(VERSION_MASK)
+}
 
 /// The use of one (tenant, limit, epoch, key).
 #[derive(Clone, Debug)]
@@ -46,7 +49,9 @@ pub struct Counter {
     pub dead_at: Timestamp,
     /// Whether the disk lacks something of it.
     pub dirty: bool,
-    /// Counts the changes of this counter, so that the newest level of a bucket wins on disk.
+    /// Fingerprint of the rule that the state was made for; 0 when it came from disk and was not asked yet.
+    shape: u32,
+    /// Counts the changes of this counter: names the level of a bucket and the entries of a log on disk.
     version: u64,
     /// The newest window and the one before it.
     windows: [WindowUse; 2],
@@ -67,12 +72,15 @@ enum State {
     Leases(Box<Leases>),
 }
 
+/// Stands in a [`Mark`] for units that were counted as use of a bucket and not drawn from it.
+pub const NOT_DRAWN: u64 = u64::MAX;
+
 /// Names what a charge touched, so that it can be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The window that was charged.
     pub window: WindowId,
-    /// The number of a sliding log's entry.
+    /// The number of a sliding log's entry; [`NOT_DRAWN`] for what a bucket only counted.
     pub entry: u64,
 }
 
@@ -98,6 +106,27 @@ pub enum Entries {
     Unsaved,
     /// Those that the disk may lack; from here on it is taken to have them.
     TakeUnsaved,
+}
+
+/// A fingerprint of all of `rule` that makes a new epoch when it changes; not zero.
+///
+/// Of a calendar only the period counts: a counter keeps the bounds of its window, so a caller with an older
+/// anchor or zone does no harm inside them.
+fn shape(rule: &Rule) -> u32 {
+    let (kind, span) = match rule {
+        Rule::FixedWindow { window, .. } => (1, window.as_nanos()),
+        Rule::CalendarWindow { calendar, .. } => {
+            (2 + calendar.period() as u64, u64::from(calendar.every()))
+        }
+        Rule::SlidingWindow { window, .. } => (16, window.as_nanos()),
+        Rule::SlidingLog { window, .. } => (17, window.as_nanos()),
+        Rule::TokenBucket { per, .. } => (18, per.as_nanos()),
+        Rule::LeakyBucket { per, .. } => (19, per.as_nanos()),
+        Rule::Concurrency { .. } => (20, 0),
+    };
+    // Fibonacci hashing: the top half of a product with 2^64/φ depends on all bits.
+    let mixed = (span ^ kind << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    u32::try_from(mixed >> 32).unwrap_or(1).max(1)
 }
 
 /// The amounts of a bucket, if `rule` is one.
@@ -129,16 +158,6 @@ pub fn flow(rule: &Rule) -> Option<Flow> {
     }
 }
 
-/// The segment of time in which a bucket's use at `now` is counted: aligned, a power of two of
-/// nanoseconds, no shorter than the time to refill and at most four times as long.
-fn segment(flow: &Flow, now: Timestamp) -> WindowId {
-    let bits = |n: u64| u64::BITS - n.leading_zeros();
-    let shift =
-        (bits(flow.capacity) + bits(flow.per.as_nanos()) + 1).saturating_sub(bits(flow.rate));
-    let shift = shift.clamp(SEGMENT_SHIFT_MIN, 62);
-    WindowId(now.as_nanos() >> shift << shift)
-}
-
 impl Counter {
     /// A counter without use.
     pub fn new(epoch: u64) -> Self {
@@ -146,6 +165,7 @@ impl Counter {
             epoch,
             dead_at: Timestamp::EPOCH,
             dirty: false,
+            shape: 0,
             version: 0,
             windows: [
                 WindowUse::new(WindowId(i64::MIN)),
@@ -155,8 +175,7 @@ impl Counter {
         }
     }
 
-    /// Enters `epoch`: use of an older one is over. A caller that still holds an older catalogue is counted
-    /// in the newer epoch.
+    /// Enters `epoch`: use of an older one is over.
     pub fn enter_epoch(&mut self, epoch: u64) {
         if self.epoch < epoch {
             *self = Self {
@@ -167,94 +186,21 @@ impl Counter {
         }
     }
 
-    /// Brings the state to `now` for `rule`.
-    pub fn prepare(&mut self, rule: &Rule, now: Timestamp) {
-        match rule {
-            Rule::FixedWindow { window, .. } | Rule::SlidingWindow { window, .. } => {
-                self.state = State::Aligned;
-                let at = Window::aligned(now, *window);
-                let previous = WindowId(at.id.0.saturating_sub_unsigned(window.as_nanos()));
-                self.roll(at.id, previous, now);
-            }
-            Rule::CalendarWindow { calendar, .. } => {
-                if let State::Calendar { start, end } = self.state
-                    && now < end
-                    && (start <= now || start <= now.plus(BACK_STEP_MAX))
-                {
-                    return;
-                }
-                let at = calendar.window(now);
-                self.state = State::Calendar {
-                    start: at.start,
-                    end: at.end,
-                };
-                self.roll(at.id, WindowId(i64::MIN), now);
-            }
-            Rule::TokenBucket { .. } | Rule::LeakyBucket { .. } => {
-                let Some(flow) = flow(rule) else { return };
-                let level = if let State::Bucket(level) = self.state {
-                    level
-                } else {
-                    Level { drawn: 0, at: now }
-                };
-                self.state = State::Bucket(level.at(&flow, now));
-                let id = segment(&flow, now);
-                if id > self.windows[0].id {
-                    self.shift(id);
-                }
-            }
-            Rule::SlidingLog { window, .. } => {
-                if !matches!(self.state, State::Log(_)) {
-                    self.state = State::Log(Box::default());
-                }
-                if let State::Log(log) = &mut self.state {
-                    log.advance(*window, now);
-                }
-                let at = Window::aligned(now, *window);
-                let previous = WindowId(at.id.0.saturating_sub_unsigned(window.as_nanos()));
-                self.roll(at.id, previous, now);
-            }
-            Rule::Concurrency { .. } => {
-                if !matches!(self.state, State::Leases(_)) {
-                    self.state = State::Leases(Box::default());
-                }
-                if let State::Leases(leases) = &mut self.state {
-                    leases.advance(now);
-                }
-            }
+    /// Enters `epoch` with `rule`; false when the counter is in a newer epoch of another shape and must not
+    /// be touched. A caller that still holds an older catalogue is counted in the newer epoch if the shape
+    /// is the same: what it takes is then never counted nowhere.
+    pub fn enter_with(&mut self, epoch: u64, rule: &Rule) -> bool {
+        self.enter_epoch(epoch);
+        if epoch < self.epoch {
+            return self.shape == shape(rule);
         }
+        self.shape = shape(rule);
+        true
     }
 
-    /// Makes `id` the newest window. An older one is taken only when the clock was set back so far that it
-    /// has to be followed.
-    fn roll(&mut self, id: WindowId, previous: WindowId, now: Timestamp) {
-        let newest = self.windows[0].id;
-        if id == newest {
-            return;
-        }
-        if id < newest && newest.0 <= now.plus(BACK_STEP_MAX).as_nanos() {
-            return;
-        }
-        if id < newest {
-            let [newest, older] = &mut self.windows;
-            let back = if older.id == id {
-                std::mem::take(older)
-            } else {
-                WindowUse::new(id)
-            };
-            *newest = back;
-            *older = WindowUse::new(WindowId(i64::MIN));
-            return;
-        }
-        self.shift(id);
-        if self.windows[1].id != previous && previous.0 != i64::MIN {
-            self.windows[1] = WindowUse::new(previous);
-        }
-    }
-
-    fn shift(&mut self, id: WindowId) {
-        let newest = std::mem::replace(&mut self.windows[0], WindowUse::new(id));
-        self.windows[1] = newest;
+    /// Whether the state is one that `rule` can read.
+    pub fn fits(&self, rule: &Rule) -> bool {
+        self.shape == 0 || self.shape == shape(rule)
     }
 
     fn sliding(&self, length: Span) -> sliding_window::Windows {
@@ -296,69 +242,71 @@ impl Counter {
         }
     }
 
-    /// `now`, or the start of the newest window when that lies a little ahead.
-    fn window_now(&self, now: Timestamp) -> Timestamp {
-        match self.state {
-            State::Calendar { start, .. } => now.max(start),
-            _ => now.max(Timestamp::from_nanos(self.windows[0].id.0)),
+    /// The instant to decide at: `now`, or how far time had come for this counter when that is ahead.
+    fn held(&self, now: Timestamp) -> Timestamp {
+        match &self.state {
+            State::Aligned => now.max(Timestamp::from_nanos(self.windows[0].id.0)),
+            State::Calendar { start, .. } => now.max(*start),
+            State::Bucket(level) => now.max(level.at),
+            // Their entries have ends of their own and are compared with `now` itself.
+            State::Log(_) | State::Leases(_) => now,
         }
     }
 
     /// May `asked` units pass?
     pub fn admission(&self, rule: &Rule, asked: u64, now: Timestamp) -> Admission {
-        match (rule, &self.state) {
+        let held = self.held(now);
+        let admission = match (rule, &self.state) {
             (Rule::FixedWindow { quota, .. } | Rule::CalendarWindow { quota, .. }, _) => {
-                fixed_window::admission(
-                    *quota,
-                    self.windows[0].home(),
-                    asked,
-                    self.end(rule),
-                    self.window_now(now),
-                )
+                fixed_window::admission(*quota, self.windows[0].home(), asked, self.end(rule), held)
             }
-            (Rule::SlidingWindow { quota, window }, _) => sliding_window::admission(
-                *quota,
-                &self.sliding(*window),
-                asked,
-                self.window_now(now),
-            ),
+            (Rule::SlidingWindow { quota, window }, _) => {
+                sliding_window::admission(*quota, &self.sliding(*window), asked, held)
+            }
             (Rule::SlidingLog { quota, window }, State::Log(log)) => {
-                log.admission(*quota, *window, asked, now)
+                log.admission(*quota, *window, asked, held)
             }
             (Rule::Concurrency { quota, .. }, State::Leases(leases)) => {
-                leases.admission(*quota, asked, now)
+                leases.admission(*quota, asked, held)
             }
             (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, State::Bucket(level)) => {
                 flow(rule).map_or(Admission::Never, |flow| level.admission(&flow, asked))
             }
             // `prepare` has made the state fit the rule.
             _ => Admission::Never,
+        };
+        match admission {
+            // The clock has to come back to where it was before any of the wait passes.
+            Admission::Wait { retry_after } => Admission::Wait {
+                retry_after: retry_after.plus(held.since(now)),
+            },
+            Admission::Pass | Admission::Never => admission,
         }
     }
 
     /// How the limit stands.
     pub fn standing(&self, rule: &Rule, now: Timestamp) -> Standing {
-        match (rule, &self.state) {
+        let held = self.held(now);
+        let mut standing = match (rule, &self.state) {
             (Rule::FixedWindow { quota, .. } | Rule::CalendarWindow { quota, .. }, _) => {
-                fixed_window::standing(
-                    *quota,
-                    self.windows[0].home(),
-                    self.end(rule),
-                    self.window_now(now),
-                )
+                fixed_window::standing(*quota, self.windows[0].home(), self.end(rule), held)
             }
             (Rule::SlidingWindow { quota, window }, _) => {
-                sliding_window::standing(*quota, &self.sliding(*window), self.window_now(now))
+                sliding_window::standing(*quota, &self.sliding(*window), held)
             }
             (Rule::SlidingLog { quota, window }, State::Log(log)) => {
-                log.standing(*quota, *window, now)
+                log.standing(*quota, *window, held)
             }
             (Rule::Concurrency { quota, .. }, State::Leases(leases)) => leases.standing(*quota),
             (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, State::Bucket(level)) => {
                 flow(rule).map_or_else(Standing::default, |flow| level.standing(&flow))
             }
             _ => Standing::default(),
+        };
+        if !standing.reset_after.is_zero() {
+            standing.reset_after = standing.reset_after.plus(held.since(now));
         }
+        standing
     }
 
     /// How long a leaky bucket's next unit waits before it is served.
@@ -371,9 +319,19 @@ impl Counter {
         }
     }
 
+    /// Begins a change by this process. The new version is above `floor`, which is above every version that
+    /// this process gave to a counter of the same name before: on disk a name means one change only.
+    pub fn touch(&mut self, floor: u64) {
+        self.version = self.version.max(floor).saturating_add(1);
+    }
+
+    /// The version of the last change.
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Charges `cost` units at `now`; on a concurrency limit they are held under `lease`.
     pub fn charge(&mut self, rule: &Rule, cost: u64, now: Timestamp, lease: Option<Lease>) -> Mark {
-        self.version += 1;
         let mut entry = 0;
         match &mut self.state {
             State::Aligned | State::Calendar { .. } => {}
@@ -382,7 +340,7 @@ impl Counter {
                     level.draw(&flow, cost);
                 }
             }
-            State::Log(log) => entry = log.charge(cost, now),
+            State::Log(log) => entry = log.charge(cost, now, self.version & VERSION_MASK),
             State::Leases(leases) => {
                 if let Some(lease) = lease {
                     leases.take(lease);
@@ -398,83 +356,54 @@ impl Counter {
         }
     }
 
-    /// Counts `cost` units as use without drawing them: what a shadow bucket would have refused.
+    /// Counts `cost` units as use without drawing them: what a bucket would have refused.
     pub fn count(&mut self, cost: u64) -> Mark {
-        self.version += 1;
         self.windows[0].charge(cost);
         Mark {
             window: self.windows[0].id,
-            entry: 0,
+            entry: NOT_DRAWN,
         }
     }
 
     /// Notes when this counter is dead, from how it stands at `now`.
-    pub fn note_life(&mut self, standing: &Standing, now: Timestamp) {
-        self.dead_at = match &self.state {
-            State::Leases(leases) => leases.last_end().unwrap_or(now),
+    ///
+    /// A counter that was charged lives until the windows it was charged in decide nothing any more, also
+    /// when all was given back: were it dropped and made again, its slot would begin below what the disk has
+    /// seen of it, and the next charges would be lost in the join.
+    pub fn note_life(&mut self, rule: &Rule, standing: &Standing, now: Timestamp) {
+        let start = Timestamp::from_nanos(self.windows[0].id.0);
+        self.dead_at = match (rule, &self.state) {
+            (_, State::Leases(leases)) => leases.last_end().unwrap_or(now),
+            (_, State::Calendar { end, .. }) => *end,
+            (Rule::SlidingLog { window, .. }, State::Log(log)) => {
+                log.newest().map_or(now, |newest| newest.plus(*window))
+            }
+            (Rule::SlidingWindow { window, .. }, State::Aligned) => {
+                if !self.windows[0].is_empty() {
+                    start.plus(*window).plus(*window)
+                } else if !self.windows[1].is_empty() {
+                    start.plus(*window)
+                } else {
+                    now
+                }
+            }
+            (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, _) => {
+                // Its decisions rest on the level alone. What the disk keeps of a segment is never below
+                // what was drawn since, unless something was given back in it.
+                let refilled = now.plus(standing.reset_after);
+                match flow(rule) {
+                    Some(flow) if self.windows[0].own().1 > 0 => {
+                        refilled.max(start.plus(prepare::segment_length(&flow)))
+                    }
+                    _ => refilled,
+                }
+            }
             _ => now.plus(standing.reset_after),
         };
     }
 
-    /// Gives units back to the charge they came from; returns how many were given. The window must still
-    /// be one that the algorithm reads, else nothing is.
-    pub fn give_back(&mut self, rule: &Rule, what: &GiveBack, own_start: u32) -> u64 {
-        let given = match &mut self.state {
-            State::Aligned | State::Calendar { .. } => {
-                let read = if matches!(rule, Rule::SlidingWindow { .. }) {
-                    2
-                } else {
-                    1
-                };
-                give_to(&mut self.windows[..read], Some(what.window), what.units)
-            }
-            State::Bucket(level) => {
-                let given = flow(rule).map_or(0, |flow| level.put_back(&flow, what.units));
-                give_to(&mut self.windows, None, given);
-                given
-            }
-            State::Log(log) => {
-                let number = log.number_of(what.entry, own_start);
-                let given = number.map_or(0, |number| log.give_back(what.units, Some(number)));
-                give_to(&mut self.windows, Some(what.window), given);
-                given
-            }
-            State::Leases(leases) => leases.free(what.hold, what.units),
-        };
-        self.version += 1;
-        given
-    }
-
-    /// Gives back up to `units` of whatever is in use now, newest first; returns how many.
-    pub fn refund(&mut self, rule: &Rule, units: u64) -> u64 {
-        let given = match &mut self.state {
-            State::Aligned | State::Calendar { .. } => {
-                let read = if matches!(rule, Rule::SlidingWindow { .. }) {
-                    2
-                } else {
-                    1
-                };
-                give_to(&mut self.windows[..read], None, units)
-            }
-            State::Bucket(level) => {
-                let given = flow(rule).map_or(0, |flow| level.put_back(&flow, units));
-                give_to(&mut self.windows, None, given);
-                given
-            }
-            State::Log(log) => {
-                let given = log.give_back(units, None);
-                give_to(&mut self.windows, None, given);
-                given
-            }
-            State::Leases(_) => 0,
-        };
-        self.version += 1;
-        given
-    }
-
     /// Moves the end of a hold's lease.
     pub fn renew(&mut self, hold: u128, expires_at: Timestamp) -> bool {
-        self.version += 1;
         match &mut self.state {
             State::Leases(leases) => leases.renew(hold, expires_at),
             _ => false,
@@ -501,103 +430,4 @@ impl Counter {
     pub fn window_before(&self) -> &WindowUse {
         &self.windows[1]
     }
-
-    /// What this process changed, for disk.
-    pub fn record(
-        &mut self,
-        id: CounterId,
-        own: ActorId,
-        start: u32,
-        entries: Entries,
-    ) -> CounterRecord {
-        let mut record = CounterRecord::empty(id, self.epoch);
-        record.dead_at = self.dead_at;
-        for window in &self.windows {
-            let (p, n) = window.own();
-            if p > 0 || n > 0 {
-                record.set_slot(window.id, own, p, n);
-            }
-        }
-        match &mut self.state {
-            State::Bucket(level) => {
-                let stamp = Stamp {
-                    start,
-                    count: self.version & VERSION_MASK,
-                };
-                record.bucket = Some(BucketLevel {
-                    stamp,
-                    at: level.at,
-                    drawn: level.drawn,
-                });
-            }
-            State::Log(log) => {
-                let entries = match entries {
-                    Entries::From(number) => log.changes_from(number, start),
-                    Entries::Unsaved => log.changes_from(log.clean_below(), start),
-                    Entries::TakeUnsaved => log.take_changes(start),
-                };
-                record.log = entries.into_iter().collect();
-            }
-            State::Aligned | State::Calendar { .. } | State::Leases(_) => {}
-        }
-        record
-    }
-
-    /// Joins a record of earlier processes or other regions; `home` tells which actors are of this region.
-    pub fn merge(&mut self, record: &CounterRecord, own: ActorId, home: impl Fn(ActorId) -> bool) {
-        for (id, counter) in &record.windows {
-            let Some(window) = self.window_mut(*id) else {
-                continue;
-            };
-            for (actor, p, n) in crate::usage::record::slots(counter) {
-                if actor != own {
-                    window.merge_slot(crate::usage::window::Slot {
-                        actor,
-                        p,
-                        n,
-                        home: home(actor),
-                    });
-                }
-            }
-        }
-        if let Some(news) = record.bucket {
-            let version =
-                u64::from(news.stamp.start) << VERSION_BITS | news.stamp.count & VERSION_MASK;
-            if version > self.version || !matches!(self.state, State::Bucket(_)) {
-                self.version = version;
-                self.state = State::Bucket(Level {
-                    drawn: news.drawn,
-                    at: news.at,
-                });
-            }
-        }
-        if !record.log.is_empty() {
-            self.state = State::Log(Box::new(Log::restored(
-                record.log.iter().map(|(s, e)| (*s, *e)),
-            )));
-        }
-        self.dead_at = self.dead_at.max(record.dead_at);
-    }
-
-    fn window_mut(&mut self, id: WindowId) -> Option<&mut WindowUse> {
-        if id > self.windows[0].id {
-            self.shift(id);
-        } else if id < self.windows[0].id && id > self.windows[1].id {
-            self.windows[1] = WindowUse::new(id);
-        }
-        self.windows.iter_mut().find(|window| window.id == id)
-    }
-}
-
-/// Gives `units` back to the windows (newest first), or to the one named, as far as they are in use.
-fn give_to(windows: &mut [WindowUse], only: Option<WindowId>, units: u64) -> u64 {
-    let mut left = units;
-    for window in windows {
-        if only.is_none_or(|only| only == window.id) {
-            let given = left.min(window.home());
-            window.give_back(given);
-            left -= given;
-        }
-    }
-    units - left
 }

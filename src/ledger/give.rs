@@ -13,8 +13,8 @@ use crate::ledger::check::Item;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::Entries;
 use crate::ledger::counter::GiveBack;
-use crate::ledger::counter::Mark;
 use crate::ledger::hold::Receipt;
+use crate::ledger::shard::Entry;
 use crate::ledger::shard::Name;
 use crate::usage::record::CounterId;
 use crate::usage::record::CounterRecord;
@@ -29,33 +29,33 @@ pub struct Moved {
 }
 
 impl Ledger {
-    /// Runs `change` on the counter of (`id`, `tenant`, `key`) if there is one, brought to `now`.
+    /// Runs `change` on the counter of (`id`, `tenant`, `key`), brought to `now`, if there is one and it is
+    /// the one that is `meant`.
     fn change<T>(
         &self,
-        id: LimitId,
-        limit: &Limit,
-        tenant: &str,
-        key: &str,
+        (id, limit): (LimitId, &Limit),
+        (tenant, key): (&str, &str),
         now: Timestamp,
+        meant: impl FnOnce(&mut Counter) -> bool,
         change: impl FnOnce(&mut Counter) -> T,
     ) -> Option<(T, CounterRecord)> {
         let (shard, hash) = self.locate(id, tenant, key);
         let mut shard = self.shards[shard].lock();
         let place = shard.find(hash, id, tenant, key)?;
-        let entry = shard.get(place)?;
-        entry.counter.prepare(&limit.rule, now);
-        let done = change(&mut entry.counter);
-        let standing = entry.counter.standing(&limit.rule, now);
-        entry.counter.note_life(&standing, now);
+        if !meant(&mut shard.get(place)?.counter) {
+            return None;
+        }
+        let known = shard.change(place)?;
+        known.prepare(&limit.rule, now);
+        let done = change(known);
+        let standing = known.standing(&limit.rule, now);
+        known.note_life(&limit.rule, &standing, now);
         let counter = CounterId {
             limit: limit.name.clone(),
             tenant: tenant.to_owned(),
             key: key.to_owned(),
         };
-        let record = entry
-            .counter
-            .record(counter, self.actors.own(), self.start, Entries::Unsaved);
-        shard.mark_dirty(place);
+        let record = known.record(counter, self.actors.own(), self.start, Entries::Unsaved);
         Some((done, record))
     }
 
@@ -76,13 +76,13 @@ impl Ledger {
             entry: receipt.entry,
             hold,
         };
-        let given = self.change(id, limit, &counter.tenant, &counter.key, now, |counter| {
-            if counter.epoch == receipt.epoch {
-                counter.give_back(&limit.rule, &what, self.start)
-            } else {
-                0
-            }
-        });
+        let given = self.change(
+            (id, limit),
+            (&counter.tenant, &counter.key),
+            now,
+            |counter| counter.epoch == receipt.epoch && counter.fits(&limit.rule),
+            |counter| counter.give_back(&limit.rule, &what, self.start),
+        );
         given.map_or_else(Moved::default, |(units, record)| Moved {
             units,
             record: Some(record),
@@ -91,11 +91,13 @@ impl Ledger {
 
     /// Gives back up to `item.cost` units of what is in use now.
     pub fn refund(&self, item: &Item<'_>, tenant: &str, now: Timestamp) -> Moved {
-        let given = self.change(item.id, item.limit, tenant, item.key, now, |counter| {
-            counter.enter_epoch(item.epoch);
-            counter.prepare(&item.limit.rule, now);
-            counter.refund(&item.limit.rule, item.cost)
-        });
+        let given = self.change(
+            (item.id, item.limit),
+            (tenant, item.key),
+            now,
+            |counter| counter.enter_with(item.epoch, &item.limit.rule),
+            |counter| counter.refund(&item.limit.rule, item.cost),
+        );
         given.map_or_else(Moved::default, |(units, record)| Moved {
             units,
             record: Some(record),
@@ -115,34 +117,35 @@ impl Ledger {
     ) -> Moved {
         let (shard, hash) = self.locate(item.id, tenant, item.key);
         let mut shard = self.shards[shard].lock();
-        let place = shard
-            .find(hash, item.id, tenant, item.key)
-            .unwrap_or_else(|| {
+        let (place, held) = match shard.find(hash, item.id, tenant, item.key) {
+            Some(place) => (place, now),
+            None => {
                 // What was used is counted whatever the bounds say.
                 self.admit_key(tenant, known_tenant, true);
-                shard.insert(
-                    hash,
-                    Name::new(item.id, tenant, item.key),
-                    known_tenant,
-                    Counter::new(item.epoch),
-                )
-            });
-        let Some(entry) = shard.get(place) else {
+                let held = shard.held(now);
+                let name = Name::new(item.id, tenant, item.key);
+                let counter = Counter::new(item.epoch);
+                (shard.insert(hash, name, known_tenant, counter), held)
+            }
+        };
+        let enters = |entry: &mut Entry| entry.counter.enter_with(item.epoch, &item.limit.rule);
+        if !shard.get(place).is_some_and(enters) {
+            // The limit has another shape by now, and its use began from zero.
+            return Moved::default();
+        }
+        let Some(counter) = shard.change(place) else {
             return Moved::default();
         };
-        let counter = &mut entry.counter;
-        counter.enter_epoch(item.epoch);
-        counter.prepare(&item.limit.rule, now);
-        let Mark { .. } = counter.charge(&item.limit.rule, item.cost, now, Some(lease));
+        counter.prepare(&item.limit.rule, held);
+        counter.charge(&item.limit.rule, item.cost, now, Some(lease));
         let standing = counter.standing(&item.limit.rule, now);
-        counter.note_life(&standing, now);
+        counter.note_life(&item.limit.rule, &standing, now);
         let id = CounterId {
             limit: item.limit.name.clone(),
             tenant: tenant.to_owned(),
             key: item.key.to_owned(),
         };
         let record = counter.record(id, self.actors.own(), self.start, Entries::Unsaved);
-        shard.mark_dirty(place);
         Moved {
             units: item.cost,
             record: Some(record),
@@ -160,8 +163,12 @@ impl Ledger {
         now: Timestamp,
     ) {
         let counter = &receipt.counter;
-        self.change(id, limit, &counter.tenant, &counter.key, now, |counter| {
-            counter.epoch == receipt.epoch && counter.renew(hold, expires_at)
-        });
+        self.change(
+            (id, limit),
+            (&counter.tenant, &counter.key),
+            now,
+            |counter| counter.epoch == receipt.epoch && counter.fits(&limit.rule),
+            |counter| counter.renew(hold, expires_at),
+        );
     }
 }

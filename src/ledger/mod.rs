@@ -97,7 +97,7 @@ impl Ledger {
     /// start in its store.
     pub fn new(bounds: Bounds, actors: ActorTable, start: u32, seed: [u64; 2]) -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(start))).collect(),
             hasher: RandomState::with_seeds(
                 seed[0],
                 seed[1],

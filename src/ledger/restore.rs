@@ -66,7 +66,7 @@ impl Ledger {
         self.with_counter(limit, tenant, key, record.epoch, known_tenant, |counter| {
             counter.enter_epoch(record.epoch);
             if counter.epoch == record.epoch {
-                counter.merge(record, self.actors.own(), |actor| {
+                counter.merge(record, self.actors.own(), self.start, |actor| {
                     self.actors.is_home(actor)
                 });
             }

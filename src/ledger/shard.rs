@@ -9,10 +9,13 @@ use std::mem;
 use compact_str::CompactString;
 use hashbrown::HashTable;
 
+use crate::algorithm::BACK_STEP_MAX;
 use crate::catalogue::intern::LimitId;
 use crate::domain::name::TENANT_BYTES_MAX;
+use crate::domain::stamp::Stamp;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
+use crate::ledger::counter;
 use crate::ledger::counter::Counter;
 
 /// Counters in one chunk.
@@ -82,13 +85,17 @@ pub struct Entry {
 pub struct Place(u32);
 
 /// The counters of one shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Shard {
     index: HashTable<(u32, u32)>,
     chunks: Vec<Vec<Option<Entry>>>,
     free: Vec<u32>,
     dirty: Vec<u32>,
     swept: u32,
+    /// No counter that was removed had a higher version.
+    floor: u64,
+    /// The latest instant at which a counter was removed.
+    horizon: Timestamp,
 }
 
 const fn spread(hash: u32) -> u64 {
@@ -97,6 +104,29 @@ const fn spread(hash: u32) -> u64 {
 }
 
 impl Shard {
+    /// An empty shard of the `start`-th process.
+    pub fn new(start: u32) -> Self {
+        Self {
+            index: HashTable::new(),
+            chunks: Vec::new(),
+            free: Vec::new(),
+            dirty: Vec::new(),
+            swept: 0,
+            floor: counter::version(Stamp { start, count: 0 }),
+            horizon: Timestamp::from_nanos(i64::MIN),
+        }
+    }
+
+    /// The instant to which a counter that is not here is brought at `now`: it may have been here until the
+    /// last sweep, and time does not run back behind that.
+    pub fn held(&self, now: Timestamp) -> Timestamp {
+        if self.horizon <= now.plus(BACK_STEP_MAX) {
+            self.horizon.max(now)
+        } else {
+            now
+        }
+    }
+
     /// Counters that stand here.
     pub fn len(&self) -> usize {
         self.index.len()
@@ -172,14 +202,16 @@ impl Shard {
         Place(place)
     }
 
-    /// Notes that the disk lacks something of the counter at `place`.
-    pub fn mark_dirty(&mut self, place: Place) {
-        if let Some(entry) = self.cell_mut(place.0)
-            && !entry.counter.dirty
-        {
+    /// The counter at a place, about to be changed: the disk lacks something of it from now on.
+    pub fn change(&mut self, place: Place) -> Option<&mut Counter> {
+        let cell = self.chunks.get_mut(place.0 as usize / CHUNK)?;
+        let entry = cell.get_mut(place.0 as usize % CHUNK)?.as_mut()?;
+        if !entry.counter.dirty {
             entry.counter.dirty = true;
             self.dirty.push(place.0);
         }
+        entry.counter.touch(self.floor);
+        Some(&mut entry.counter)
     }
 
     /// Hands out every dirty counter once and takes the mark from it.
@@ -212,6 +244,7 @@ impl Shard {
                 .is_some_and(|entry| entry.counter.dead_at.plus(grace) <= now)
                 && let Some(entry) = self.remove(place)
             {
+                self.horizon = self.horizon.max(now);
                 gone(entry);
             }
         }
@@ -221,7 +254,10 @@ impl Shard {
         }
         self.swept = 0;
         if self.index.is_empty() && !self.chunks.is_empty() {
-            *self = Self::default();
+            self.index = HashTable::new();
+            self.chunks = Vec::new();
+            self.free = Vec::new();
+            self.dirty = Vec::new();
         }
         true
     }
@@ -239,6 +275,7 @@ impl Shard {
             found.remove();
         }
         self.free.push(place);
+        self.floor = self.floor.max(entry.counter.version());
         Some(entry)
     }
 }

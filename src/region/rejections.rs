@@ -4,7 +4,6 @@
 //! out of sight; tenants that the catalogue does not name share one ring. Everything is bounded.
 
 use std::collections::VecDeque;
-use std::hash::BuildHasher;
 
 use ahash::RandomState;
 use hashbrown::HashMap;

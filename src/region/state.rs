@@ -1,6 +1,6 @@
 //! One region's parts, built from its configuration and from what its store kept.
 
-use std::hash::BuildHasher;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
@@ -21,7 +21,6 @@ use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
-use crate::domain::time::Timestamp;
 use crate::ledger::Bounds;
 use crate::ledger::Ledger;
 use crate::ledger::answers::Answers;
@@ -32,11 +31,13 @@ use crate::ledger::idempotency::KeptAnswer;
 use crate::ledger::restore::Restorer;
 use crate::region::changes::Changes;
 use crate::region::clock::Clock;
+use crate::region::clock::Stopwatch;
 use crate::region::config::CheckAuth;
 use crate::region::config::Config;
 use crate::region::config::HeaderStyles;
 use crate::region::config::secret::Secret;
 use crate::region::entropy;
+use crate::region::faults::Faults;
 use crate::region::rejections::Rejections;
 use crate::store::Opened;
 use crate::store::Sink;
@@ -84,8 +85,12 @@ pub struct Region {
     pub flush_wanted: Notify,
     /// Counts flushes that were tried.
     pub flushed: watch::Sender<u64>,
-    /// Region time of the start.
-    pub started_at: Timestamp,
+    /// Faults that were injected.
+    pub faults: Faults,
+    /// Where its files are.
+    pub data_dir: PathBuf,
+    /// Runs since the start.
+    pub uptime: Stopwatch,
     meters: ArcSwap<HashTable<(LimitId, Option<PlanName>, Mode, Arc<LimitMeters>)>>,
     hasher: RandomState,
     draining: AtomicBool,
@@ -130,7 +135,9 @@ impl Region {
             faults_enabled: config.faults_enabled,
             flush_wanted: Notify::new(),
             flushed: watch::Sender::new(0),
-            started_at: clock.now(),
+            faults: Faults::default(),
+            data_dir: config.data_dir.clone(),
+            uptime: clock.stopwatch(),
             meters: ArcSwap::default(),
             hasher: RandomState::with_seeds(1, 2, 3, 4),
             draining: AtomicBool::new(false),

@@ -147,7 +147,8 @@ impl CounterRecord {
 
     fn cut_off(&mut self) {
         // A horizon of `None` is below every window and every instant.
-        self.windows.retain(|window, _| Some(*window) >= self.windows_from);
+        self.windows
+            .retain(|window, _| Some(*window) >= self.windows_from);
         self.log.retain(|_, entry| Some(entry.at) >= self.log_from);
     }
 }
