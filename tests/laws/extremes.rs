@@ -228,7 +228,7 @@ impl Scene {
                 self.ledger.merge(&record, self.desk.id, true);
                 let mut restorer = Restorer::new(&self.ledger);
                 restorer.counter(*record, self.desk.id, true);
-                restorer.finish(id_of, |_| true);
+                restorer.finish(|limit| Some(id_of(limit)), |_| true);
             }
             Deed::Sweep => self.ledger.sweep(instant, 1 << 18),
             Deed::Drain => drop(drain(&self.ledger)),
