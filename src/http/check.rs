@@ -204,7 +204,6 @@ pub fn request<'a>(resolved: &'a Resolved<'_>, now: Timestamp, keep: bool) -> Re
     Request {
         now,
         tenant: resolved.tenant,
-        known_tenant: resolved.tenant_view.known,
         items: &resolved.items,
         hold: None,
         keep,

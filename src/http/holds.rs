@@ -411,8 +411,7 @@ fn move_units(
                 let epoch = found.map_or(receipt.epoch, |found| found.at(&counter.key, now).1);
                 let item = Item { limit: &limit, id: limit_id, epoch, key: &counter.key, cost: more };
                 let lease = Lease { hold: hold.key.0, expires_at: hold.expires_at, units: 0 };
-                let known = tenant_view.is_some_and(|tenant| tenant.known);
-                records.extend(region.ledger.charge_late(&item, &counter.tenant, known, lease, now).record);
+                records.extend(region.ledger.charge_late(&item, &counter.tenant, lease, now).record);
             }
         }
         results.push(result);

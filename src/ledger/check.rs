@@ -57,8 +57,6 @@ pub struct Request<'a> {
     pub now: Timestamp,
     /// Who asks.
     pub tenant: &'a str,
-    /// Whether the catalogue names the tenant.
-    pub known_tenant: bool,
     /// What is asked; no (limit, key) twice.
     pub items: &'a [Item<'a>],
     /// A hold's number and end, when units are to be held.
@@ -172,7 +170,7 @@ impl Ledger {
         } else {
             for candidate in candidates {
                 if let Spot::New { reserved: true, .. } = candidate.spot {
-                    self.forget_key(request.tenant, request.known_tenant);
+                    self.forget_key(request.tenant);
                 }
             }
         }
@@ -205,7 +203,7 @@ impl Ledger {
         if request.items[index].cost == 0 || !matches!(candidates[index].spot, Spot::New { .. }) {
             return true;
         }
-        let mut room = self.admit_key(request.tenant, request.known_tenant, false);
+        let mut room = self.admit_key(request.tenant, false);
         if !room {
             let found: SmallVec<[Place; 2]> = candidates
                 .iter()
@@ -216,7 +214,7 @@ impl Ledger {
                 })
                 .collect();
             self.relieve(&mut guards[guard].1, request.now, &found);
-            room = self.admit_key(request.tenant, request.known_tenant, false);
+            room = self.admit_key(request.tenant, false);
         }
         if !room {
             self.refused_keys
@@ -253,7 +251,7 @@ impl Ledger {
                     reserved: true,
                 } => {
                     let name = Name::new(item.id, request.tenant, item.key);
-                    shard.insert(candidate.hash, name, request.known_tenant, *counter)
+                    shard.insert(candidate.hash, name, *counter)
                 }
             };
             let Some(counter) = shard.change(place) else {

@@ -90,9 +90,9 @@ pub fn restore(written: &[CounterRecord], order: Order, start: u32) -> Ledger {
     }
     for record in records {
         let limit = id_of(&record.id.limit);
-        restorer.counter(record, limit, true);
+        restorer.counter(record, limit);
     }
-    restorer.finish(|limit| Some(id_of(limit)), |_| true);
+    restorer.finish(|limit| Some(id_of(limit)));
     ledger
 }
 
