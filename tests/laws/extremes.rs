@@ -241,7 +241,7 @@ impl Scene {
 #[test]
 fn no_input_panics() {
     let strategy = (limits(), vec((deeds(), instants()), 1..60));
-    TestRunner::new(config(6_000))
+    TestRunner::new(config(2_000))
         .run(&strategy, |(limit, deeds)| {
             let mut scene = Scene {
                 ledger: ledger(),
