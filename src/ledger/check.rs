@@ -168,7 +168,12 @@ impl Ledger {
         if allowed {
             self.charge_all(request, candidates, &mut guards, &mut outcome);
         } else {
-            for candidate in candidates {
+            for ((item, told), mut candidate) in request.items.iter().zip(&mut outcome.items).zip(candidates) {
+                if told.decision == Decision::Allow
+                    && let Some(counter) = prepared(&mut candidate, &mut guards, item, request.now)
+                {
+                    told.standing = counter.standing(&item.limit.rule, request.now);
+                }
                 if let Spot::New { reserved: true, .. } = candidate.spot {
                     self.forget_key(request.tenant);
                 }
@@ -376,7 +381,12 @@ fn judge(
         } else {
             DecidedBy::Local
         },
-        standing: counter.standing(&limit.rule, now),
+        // What is about to be charged is told as it stands afterwards.
+        standing: if admitted && !unavailable && item.cost > 0 {
+            Standing::default()
+        } else {
+            counter.standing(&limit.rule, now)
+        },
         retry_after: None,
         delay: counter.delay(&limit.rule),
         window_start: counter.window_start(&limit.rule),

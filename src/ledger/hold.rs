@@ -30,8 +30,7 @@ pub struct Receipt {
     pub at: Timestamp,
     /// The entry of a sliding log.
     pub entry: Stamp,
-    /// Units that are still charged by this receipt: whoever gives some back or charges more notes it here,
-    /// since a restart takes leases over from it.
+    /// Units that it charged.
     pub units: u64,
 }
 

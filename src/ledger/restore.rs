@@ -12,6 +12,7 @@ use crate::domain::name::LimitName;
 use crate::ledger::Ledger;
 use crate::ledger::counter::Counter;
 use crate::ledger::hold::HoldRecord;
+use crate::ledger::hold::HoldState;
 use crate::ledger::shard::Name;
 use crate::usage::record::CounterId;
 use crate::usage::record::CounterRecord;
@@ -71,14 +72,17 @@ impl Ledger {
         });
     }
 
-    /// Takes over the leases of a hold that was read back from disk: what its receipts still charge, until it
-    /// ends. A settled hold has what it was settled to, a released one nothing.
+    /// Takes over the leases of a hold that was read back from disk. A hold that was settled or released has
+    /// none: a lease of a concurrency limit is the hold itself and ends with it.
     pub fn restore_leases(
         &self,
         hold: &HoldRecord,
         concurrency: impl Fn(&CounterId) -> Option<LimitId>,
     ) {
-        for receipt in hold.receipts.iter().filter(|receipt| receipt.units > 0) {
+        if hold.state != HoldState::Open {
+            return;
+        }
+        for receipt in &hold.receipts {
             let Some(limit) = concurrency(&receipt.counter) else {
                 continue;
             };

@@ -126,7 +126,7 @@ fn act(
 
 #[test]
 fn a_key_is_answered_like_a_plain_map_would() {
-    TestRunner::new(config(3_000))
+    TestRunner::new(config(1_500))
         .run(&deeds(), |deeds| {
             let table = Answers::new(MAX, [3, 4]);
             let (mut known, mut now) = (BTreeMap::new(), 0);

@@ -21,6 +21,7 @@ use crate::scene::bucket;
 use crate::scene::config;
 use crate::scene::drain;
 use crate::scene::fixed;
+use crate::scene::id_of;
 use crate::scene::ledger;
 use crate::scene::ledger_of_start;
 use crate::scene::log;
@@ -112,7 +113,8 @@ fn what_comes_back_from_disk_passes_every_bound() {
     flood(&first, &desk_of("acme"), 2_000, 0);
     let second = ledger_of_start(2, NARROW);
     for record in drain(&first) {
-        second.merge(&record, crate::scene::id_of(&record.id.limit));
+        let id = id_of(&record.id.limit).expect("a limit of these tests");
+        second.merge(&record, id);
     }
     assert_eq!(second.keys(), 2_000);
     assert_eq!(flood(&second, &desk_of("other"), 10, 0), 0);

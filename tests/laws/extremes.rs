@@ -228,7 +228,7 @@ impl Scene {
                 self.ledger.merge(&record, self.desk.id);
                 let mut restorer = Restorer::new(&self.ledger);
                 restorer.counter(*record, self.desk.id);
-                restorer.finish(|limit| Some(id_of(limit)));
+                restorer.finish(|limit| id_of(limit));
             }
             Deed::Sweep => self.ledger.sweep(instant, 1 << 18),
             Deed::Drain => drop(drain(&self.ledger)),
@@ -241,7 +241,7 @@ impl Scene {
 #[test]
 fn no_input_panics() {
     let strategy = (limits(), vec((deeds(), instants()), 1..60));
-    TestRunner::new(config(6_000))
+    TestRunner::new(config(2_000))
         .run(&strategy, |(limit, deeds)| {
             let mut scene = Scene {
                 ledger: ledger(),

@@ -16,6 +16,7 @@ use crate::scene::WIDE;
 use crate::scene::at;
 use crate::scene::bucket;
 use crate::scene::calendar;
+use crate::scene::concurrency;
 use crate::scene::drain;
 use crate::scene::fixed;
 use crate::scene::ledger;
@@ -297,7 +298,7 @@ fn making_room_for_one_limit_of_a_check_spares_the_others() {
         keys_per_tenant_max: 10,
     };
     let idle = Desk::new(bucket(1, 1, seconds(1)));
-    for n in 0..2_000 {
+    for n in 0..800 {
         let ledger = ledger_of_start(1, narrow);
         let fresh = Desk::new(fixed(9, seconds(60)))
             .with_id(2)
@@ -353,4 +354,15 @@ fn a_sliding_window_of_centuries_does_not_overflow() {
     assert!(desk.passes(&ledger, ms(0), 1));
     assert!(desk.passes(&ledger, at(i64::MAX - 1), 15_637_434_852_309_302_170));
     assert!(desk.passes(&ledger, at(i64::MAX - 1), 8_437_713_813_297_254_335));
+}
+
+/// Units charged to a hold after it had taken some replaced its lease instead of adding to it.
+#[test]
+fn a_late_charge_adds_to_the_lease_of_its_hold() {
+    let ledger = ledger();
+    let desk = Desk::new(concurrency(9));
+    assert!(desk.hold(&ledger, ms(0), 2, 7, ms(30_000)).is_some());
+    assert_eq!(desk.charge_late(&ledger, ms(1), 3, 7, ms(30_000)), 3);
+    assert_eq!(desk.look(&ledger, ms(2)).standing.used, 5);
+    assert_eq!(desk.look(&ledger, ms(30_000)).standing.used, 0);
 }

@@ -89,10 +89,10 @@ pub fn restore(written: &[CounterRecord], order: Order, start: u32) -> Ledger {
         }
     }
     for record in records {
-        let limit = id_of(&record.id.limit);
+        let limit = id_of(&record.id.limit).expect("a limit of these tests");
         restorer.counter(record, limit);
     }
-    restorer.finish(|limit| Some(id_of(limit)));
+    restorer.finish(id_of);
     ledger
 }
 
