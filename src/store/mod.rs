@@ -187,7 +187,7 @@ impl Store {
     pub fn restore(&self, now: Option<Timestamp>, sink: &mut dyn Sink) -> Result<Restored, StoreError> {
         let inner = &self.inner;
         let restored = restore::restore(&inner.log_path, &inner.counter_path, now, sink)?;
-        Ok(Restored { sync: inner.adopted_groups, ..restored })
+        Ok(Restored { sync: restored.sync.saturating_add(inner.adopted_groups), ..restored })
     }
 
     /// Appends what changed to the counter file. When it is answered, a kill of the process loses none of it.

@@ -86,6 +86,41 @@ async fn a_flush_that_covers_nothing_trims_nothing() {
 }
 
 #[tokio::test]
+async fn a_checkpoint_that_a_reader_holds_up_trims_nothing() {
+    let dir = directory();
+    let opened = open(dir.path());
+    let own = opened.actors.own();
+    opened.store.flush(batch(vec![record(7, own, 1)])).await.expect("a flush");
+    let reader = rusqlite::Connection::open(dir.path().join("counters.db")).expect("a connection");
+    let view = reader.unchecked_transaction().expect("a view");
+    view.query_row("SELECT count(*) FROM journal", [], |row| row.get::<_, u64>(0)).expect("a read");
+
+    opened.store.keep(kept(vec![record(7, own, 2)])).await.expect("a keep");
+    let covers = Some(opened.store.sync_mark());
+    opened.store.flush(Batch { covers, ..batch(vec![record(7, own, 2)]) }).await.expect("a flush");
+    tend_all(&opened.store, noon()).await;
+    assert_eq!(count(dir.path(), "log.db", "sync"), 1, "the flush is not in the synced file yet");
+    let image = crash_image(dir.path(), &POWER_CUT);
+    assert_eq!(collect(&open(image.path()).store, None).0.charged(7, own), 2);
+
+    view.finish().expect("the reader is done");
+    tend_all(&opened.store, noon()).await;
+    assert_eq!(count(dir.path(), "log.db", "sync"), 0);
+    let image = crash_image(dir.path(), &POWER_CUT);
+    assert_eq!(collect(&open(image.path()).store, None).0.charged(7, own), 2);
+}
+
+#[tokio::test]
+async fn a_hold_alone_is_kept() {
+    let dir = directory();
+    let opened = open(dir.path());
+    let holds = vec![hold(1, 1)];
+    opened.store.keep(Kept { holds, ..kept(vec![]) }).await.expect("a keep");
+    let image = crash_image(dir.path(), &POWER_CUT);
+    assert_eq!(collect(&open(image.path()).store, None).0.holds.len(), 1);
+}
+
+#[tokio::test]
 async fn a_restart_takes_over_sync_records_and_lets_go_of_them() {
     let dir = directory();
     let own = {

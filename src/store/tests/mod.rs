@@ -5,9 +5,8 @@ mod decoding;
 mod durability;
 mod failing;
 mod folding;
+mod lanes;
 mod opening;
-mod records;
-mod speed;
 
 use std::collections::BTreeMap;
 use std::fs;
