@@ -1,6 +1,80 @@
-//! Highwater.
+//! Highwater: a multi-region quota server. This page is the architecture document.
+//!
+//! A team that serves an API from several regions runs one Highwater server per region, next to its
+//! gateways, and asks it: *may this tenant's key spend this much now?* The name: a grow-only counter merges
+//! by taking each replica's high-water mark.
+//!
+//! # The flow
+//!
+//! ```text
+//!             check                        one atomic step                    group commit
+//! client ─► http ─► region ─► ledger shard: look at all limits ─► charge all ─► store (SQLite writer)
+//!                     ▲                     or none                              every 100 ms, or before
+//!                     │                                                          the answer (`sync`)
+//! admin ──► catalogue change ─► log file ─► new immutable view
+//! ```
+//!
+//! Data flows one way. The **pure half** ([`domain`], [`algorithm`], [`catalogue`], [`usage`], [`ledger`])
+//! has no clock, randomness, input or output: `now` and seeds are arguments, outcomes are values. The
+//! **shell** carries sockets, disk, clock and metrics around it. Imports point downwards only, in the order
+//! of this table; `tests/tidy.rs` holds all of this.
+//!
+//! # Where things are
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`domain`] | vocabulary: names, time, limits, calendar, decisions |
+//! | [`algorithm`] | one file per algorithm: state + now + cost → may it pass, how does it stand |
+//! | [`catalogue`] | base < plan < tenant < key, epochs, versions, tokens; a pure state machine fed by a log |
+//! | [`usage`] | the replicated truth: PN-counter per (limit, epoch, key, window), a slot per process |
+//! | [`ledger`] | the admission machine: shards, check all or none, holds, remembered answers, expiry |
+//! | [`store`] | SQLite: two files, a writer thread each, group commit, journal and fold, restore, backup |
+//! | [`telemetry`] | the one table of metric names, logs |
+//! | [`region`] | a running region: its parts, clock, configuration, timers |
+//! | [`http`] | the check API |
+//! | [`admin`] | the admin API |
+//! | [`server`] | listeners, order of start and stop |
+//! | [`cli`] | the commands |
+//!
+//! A check is read in two files: `http/check.rs` (what comes in and goes out) and `ledger/check.rs` (the
+//! atomic step). A limit's arithmetic is in `algorithm/`, what its fields mean in `catalogue/effective.rs`.
+//!
+//! # What must always be true, and what would fail if it were not
+//!
+//! 1. **A check is atomic**: parallel checks never pass more than the limit; several limits are charged all
+//!    or none. `tests/laws/ledger.rs`, `tests/api/concurrency.rs`.
+//! 2. **Counts are never hidden by a merge**: a counter slot belongs to one process of one region; every
+//!    start is a new one. `src/usage/laws.rs`, `tests/crash.rs`.
+//! 3. **A window and an epoch are part of a counter's name**: nothing is reset in place, what is late
+//!    changes nothing. `tests/laws/ledger.rs`, `tests/api/admin.rs`.
+//! 4. **Merging is commutative, associative, idempotent and monotone.** `src/usage/laws.rs`.
+//! 5. **Exact arithmetic**: integers with 128-bit intermediates, no floats in a decision, no panic on any
+//!    input, clock step or overflow. `tests/laws/`, against oracles on exact rationals.
+//! 6. **Time never runs backwards in a decision.** `src/region/clock.rs`, `tests/api/clock.rs`.
+//! 7. **Everything is bounded**: keys, queues, batches, bodies, label sets, remembered answers; over a bound
+//!    there is a stated answer, and a live counter is never forgotten. `tests/laws/ledger.rs`.
+//! 8. **The answer tells the truth**: 429 only for a real refusal, 503 when it cannot decide, `degraded` when
+//!    the failure policy decided. `tests/api/failure.rs`.
+//! 9. **A refused write stores nothing; an acknowledged `sync` charge, keyed request or admin write is on
+//!    disk.** `src/store/tests/`, `tests/crash.rs`.
+//!
+//! # What is deliberately absent
+//!
+//! - No clock but `region/clock.rs`, no randomness but `region/entropy.rs`.
+//! - No lock is held across a wait, and no check goes through a queue or another task.
+//! - No time supplied by callers, no expression language for limits, no home-made TLS.
+//! - Not yet: the other regions. `approximate` and `strict` limits are refused with a clear error, and the
+//!   catalogue's log is local; `region/changes.rs` is the seam at which it becomes a replicated one.
 
+pub mod admin;
+pub mod algorithm;
+pub mod catalogue;
+pub mod cli;
 pub mod domain;
-pub mod usage;
+pub mod http;
 pub mod ledger;
+pub mod region;
+pub mod server;
 pub mod store;
+pub mod telemetry;
+pub mod usage;

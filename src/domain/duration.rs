@@ -24,21 +24,34 @@ pub struct InvalidDuration {
 /// # Errors
 /// When the text is anything but one unsigned integer followed by a known unit, or does not fit 584 years.
 pub fn parse(text: &str) -> Result<Span, InvalidDuration> {
-    let invalid = || InvalidDuration { text: text.chars().take(64).collect() };
+    let invalid = || InvalidDuration {
+        text: text.chars().take(64).collect(),
+    };
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| invalid())?;
-    let (_, nanos) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(invalid)?;
-    number.checked_mul(*nanos).map(Span::from_nanos).ok_or_else(invalid)
+    let (_, nanos) = UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(invalid)?;
+    number
+        .checked_mul(*nanos)
+        .map(Span::from_nanos)
+        .ok_or_else(invalid)
 }
 
 /// Writes `span` in the largest unit that divides it; below a millisecond it is rounded up.
 pub fn format(span: Span) -> String {
-    let nanos = span.as_ms_ceil().saturating_mul(crate::domain::time::NANOS_PER_MS);
+    let nanos = span
+        .as_ms_ceil()
+        .saturating_mul(crate::domain::time::NANOS_PER_MS);
     if nanos == 0 {
         return "0s".to_owned();
     }
-    let (unit, size) = UNITS.iter().find(|(_, size)| nanos % size == 0).unwrap_or(&("ms", 1_000_000));
+    let (unit, size) = UNITS
+        .iter()
+        .find(|(_, size)| nanos.is_multiple_of(*size))
+        .unwrap_or(&("ms", 1_000_000));
     format!("{}{unit}", nanos / size)
 }
 
@@ -66,9 +79,12 @@ pub mod optional {
     ///
     /// # Errors
     /// When the value is not a text or not a duration.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Span>, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Span>, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?;
-        text.map(|text| super::parse(&text).map_err(D::Error::custom)).transpose()
+        text.map(|text| super::parse(&text).map_err(D::Error::custom))
+            .transpose()
     }
 }
 
@@ -115,7 +131,20 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        for text in ["", "s", "10", "1.5s", "-1s", "+1s", "1 s", "1w", "1S", "99999999999999999999s", "99999999999d", "1s1s"] {
+        for text in [
+            "",
+            "s",
+            "10",
+            "1.5s",
+            "-1s",
+            "+1s",
+            "1 s",
+            "1w",
+            "1S",
+            "99999999999999999999s",
+            "99999999999d",
+            "1s1s",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

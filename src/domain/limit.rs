@@ -23,7 +23,9 @@ use crate::domain::time::Span;
 pub const AMOUNT_MAX: u64 = (1 << 53) - 1;
 
 /// How use is counted and when it comes back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
     /// `quota` per `window`, windows aligned to the Unix epoch.
@@ -43,7 +45,20 @@ pub enum Algorithm {
 }
 
 /// How global a limit is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Each region counts alone.
@@ -56,7 +71,20 @@ pub enum Mode {
 }
 
 /// What a check gets when this region cannot decide or cannot keep the answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnavailable {
     /// Allowed, and marked degraded.
@@ -69,7 +97,20 @@ pub enum OnUnavailable {
 }
 
 /// Approximate limits: what a cut-off side may still admit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum OnPartition {
     /// Its share of what was left.
@@ -82,7 +123,20 @@ pub enum OnPartition {
 }
 
 /// Approximate limits: how the remainder is shared near the limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
     /// By demand.
@@ -95,7 +149,20 @@ pub enum Split {
 }
 
 /// When a charge is on disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// Within one flush interval after the answer.
@@ -116,7 +183,11 @@ pub struct LimitSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<u64>,
     /// Length of a fixed or sliding window, as in `60s`.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        with = "duration::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<String>, example = "60s")]
     pub window: Option<Span>,
     /// Calendar period.
@@ -143,11 +214,19 @@ pub struct LimitSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<u64>,
     /// The time in which `refill` or `drain` units pass, as in `1m`.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        with = "duration::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<String>, example = "1m")]
     pub per: Option<Span>,
     /// How long a concurrency slot is held without renewal; 60s when absent.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        with = "duration::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<String>, example = "60s")]
     pub ttl: Option<Span>,
     /// What is counted apart (`user`, `ip`, …). Absent: one counter per tenant.

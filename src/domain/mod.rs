@@ -8,4 +8,5 @@ pub mod decision;
 pub mod duration;
 pub mod limit;
 pub mod name;
+pub mod stamp;
 pub mod time;

@@ -49,7 +49,9 @@ fn is_free_name(text: &str) -> bool {
 /// Whether `text` is a limit's name: `[a-z0-9][a-z0-9_-]{0,63}`.
 pub fn is_limit_name(text: &str) -> bool {
     (1..=LIMIT_NAME_BYTES_MAX).contains(&text.len())
-        && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
+        && text
+            .bytes()
+            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
         && !text.starts_with(['_', '-'])
 }
 
@@ -65,7 +67,9 @@ pub fn is_tenant_name(text: &str) -> bool {
 
 fn is_region_name(text: &str) -> bool {
     (1..=64).contains(&text.len())
-        && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        && text
+            .bytes()
+            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
         && text.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
@@ -147,7 +151,16 @@ mod tests {
 
     #[test]
     fn tenants_keep_any_printable_text() {
-        for good in ["a", "a:b", "a/b", "a%3Ab", "…", "日本", "a b", &"x".repeat(128)] {
+        for good in [
+            "a",
+            "a:b",
+            "a/b",
+            "a%3Ab",
+            "…",
+            "日本",
+            "a b",
+            &"x".repeat(128),
+        ] {
             assert!(TenantName::new(good).is_ok(), "{good}");
         }
         for bad in ["", ".", "..", "a\u{0}b", "a\nb", "\u{85}", &"x".repeat(129)] {

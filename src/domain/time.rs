@@ -15,7 +15,9 @@ pub const NANOS_PER_MS: u64 = 1_000_000;
 pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// An instant: nanoseconds since the Unix epoch, 1677 to 2262.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
@@ -49,13 +51,21 @@ impl Timestamp {
     pub const fn as_unix_seconds_ceil(self) -> i64 {
         let nanos_per_second = NANOS_PER_SECOND as i64;
         let whole = self.0.div_euclid(nanos_per_second);
-        if self.0.rem_euclid(nanos_per_second) == 0 { whole } else { whole + 1 }
+        if self.0.rem_euclid(nanos_per_second) == 0 {
+            whole
+        } else {
+            whole + 1
+        }
     }
 
     /// The time from `earlier` to here; zero when `earlier` is later than this.
     pub const fn since(self, earlier: Self) -> Span {
         let nanos = self.0.saturating_sub(earlier.0);
-        if nanos > 0 { Span(nanos as u64) } else { Span::ZERO }
+        if nanos > 0 {
+            Span(nanos as u64)
+        } else {
+            Span::ZERO
+        }
     }
 
     /// This instant moved ahead by `span`, at most to [`Timestamp::MAX`].
@@ -70,7 +80,9 @@ impl Timestamp {
 }
 
 /// A length of time in nanoseconds, never negative.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Span(u64);
 
@@ -146,7 +158,9 @@ impl fmt::Display for Span {
 ///
 /// For aligned windows that is the Unix time of the start; for calendar windows it is the *civil* start
 /// read as if it were UTC, so that two regions with different zone databases name the same period alike.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct WindowId(pub i64);
 
@@ -165,7 +179,9 @@ impl Window {
     /// The window of length `length` (not zero) aligned to the Unix epoch that contains `now`.
     pub fn aligned(now: Timestamp, length: Span) -> Self {
         let length_nanos = i64::try_from(length.as_nanos()).unwrap_or(i64::MAX).max(1);
-        let start = now.as_nanos().saturating_sub(now.as_nanos().rem_euclid(length_nanos));
+        let start = now
+            .as_nanos()
+            .saturating_sub(now.as_nanos().rem_euclid(length_nanos));
         Self {
             id: WindowId(start),
             start: Timestamp(start),
@@ -180,8 +196,14 @@ mod tests {
 
     #[test]
     fn elapsed_time_is_never_negative() {
-        assert_eq!(Timestamp::from_nanos(5).since(Timestamp::from_nanos(9)), Span::ZERO);
-        assert_eq!(Timestamp::MAX.since(Timestamp::from_nanos(i64::MIN)), Span::from_nanos(i64::MAX as u64));
+        assert_eq!(
+            Timestamp::from_nanos(5).since(Timestamp::from_nanos(9)),
+            Span::ZERO
+        );
+        assert_eq!(
+            Timestamp::MAX.since(Timestamp::from_nanos(i64::MIN)),
+            Span::from_nanos(i64::MAX as u64)
+        );
     }
 
     #[test]

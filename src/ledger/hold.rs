@@ -7,10 +7,10 @@
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::domain::stamp::Stamp;
 use crate::domain::time::Timestamp;
 use crate::domain::time::WindowId;
 use crate::usage::record::CounterId;
-use crate::usage::record::Stamp;
 
 /// The random part of a hold's id; the whole id names the region too (`us-east-1.4f…`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -30,7 +30,8 @@ pub struct Receipt {
     pub at: Timestamp,
     /// The entry of a sliding log.
     pub entry: Stamp,
-    /// Units that are still charged by this receipt.
+    /// Units that are still charged by this receipt: whoever gives some back or charges more notes it here,
+    /// since a restart takes leases over from it.
     pub units: u64,
 }
 

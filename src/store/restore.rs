@@ -81,7 +81,12 @@ pub(super) fn restore(
     let (sender, receiver) = mpsc::sync_channel(PORTIONS_WAITING_MAX);
     thread::scope(|scope| {
         let reader = scope.spawn(move || {
-            let mut reader = Reader { now, to: sender, portion: Portion::new(), read: Restored::default() };
+            let mut reader = Reader {
+                now,
+                to: sender,
+                portion: Portion::new(),
+                read: Restored::default(),
+            };
             reader.read_all(log, counters)?;
             Ok(reader.read)
         });
@@ -92,7 +97,9 @@ pub(super) fn restore(
                 Item::Answer(answer) => sink.answer(answer),
             }
         }
-        reader.join().unwrap_or_else(|_| Err(StoreError::read("the reader stopped")))
+        reader
+            .join()
+            .unwrap_or_else(|_| Err(StoreError::read("the reader stopped")))
     })
 }
 
@@ -110,7 +117,9 @@ impl Reader {
         // One view of each file, whatever is folded meanwhile; the log file's first, because what is trimmed
         // from there is in the other by then.
         let log = log.unchecked_transaction()?;
-        log.query_row("SELECT count(*) FROM log_meta", [], |row| row.get::<_, i64>(0))?;
+        log.query_row("SELECT count(*) FROM log_meta", [], |row| {
+            row.get::<_, i64>(0)
+        })?;
         let counters = counters.unchecked_transaction()?;
         self.read_rows(&counters)?;
         self.read_holds(&counters)?;
@@ -130,7 +139,10 @@ impl Reader {
                 continue;
             }
             let (id, body) = (row.get_ref(0)?.as_blob(), row.get_ref(2)?.as_blob());
-            let (id, body) = (id.map_err(StoreError::read)?, body.map_err(StoreError::read)?);
+            let (id, body) = (
+                id.map_err(rusqlite::Error::from)?,
+                body.map_err(rusqlite::Error::from)?,
+            );
             self.take(Item::Counter(format::decode_row(id, dead_at, body)?))?;
         }
         Ok(())
@@ -141,7 +153,7 @@ impl Reader {
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             self.read.holds += 1;
-            let body = row.get_ref(0)?.as_blob().map_err(StoreError::read)?;
+            let body = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
             self.take_unless_ended(Item::Hold(format::decode_hold(body)?))?;
         }
         Ok(())
@@ -153,7 +165,7 @@ impl Reader {
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             groups += 1;
-            let body = row.get_ref(0)?.as_blob().map_err(StoreError::read)?;
+            let body = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
             let group = format::decode_group(body)?;
             for record in group.records {
                 self.take_unless_ended(Item::Counter(record))?;
@@ -170,7 +182,7 @@ impl Reader {
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             self.read.answers += 1;
-            let body = row.get_ref(0)?.as_blob().map_err(StoreError::read)?;
+            let body = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
             self.take_unless_ended(Item::Answer(format::decode_answer(body)?))?;
         }
         Ok(())
@@ -183,16 +195,26 @@ impl Reader {
     }
 
     fn take_unless_ended(&mut self, item: Item) -> Result<(), StoreError> {
-        if self.has_ended(item.ends_at()) { Ok(()) } else { self.take(item) }
+        if self.has_ended(item.ends_at()) {
+            Ok(())
+        } else {
+            self.take(item)
+        }
     }
 
     fn take(&mut self, item: Item) -> Result<(), StoreError> {
         self.portion.push(item);
-        if self.portion.len() >= PORTION_ROWS { self.hand_over() } else { Ok(()) }
+        if self.portion.len() >= PORTION_ROWS {
+            self.hand_over()
+        } else {
+            Ok(())
+        }
     }
 
     fn hand_over(&mut self) -> Result<(), StoreError> {
         let portion = std::mem::replace(&mut self.portion, Vec::with_capacity(PORTION_ROWS));
-        self.to.send(portion).map_err(|_| StoreError::read("the restore was given up"))
+        self.to
+            .send(portion)
+            .map_err(|_| StoreError::read("the restore was given up"))
     }
 }

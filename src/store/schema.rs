@@ -42,7 +42,9 @@ pub(super) static LOG: Schema = Schema {
     kind: "log",
     application_id: 0x4857_4c47,
     migrations: &[include_str!("../../migrations/log/0001_initial.sql")],
-    tables: &["log_meta", "actors", "snapshot", "changes", "answers", "sync"],
+    tables: &[
+        "log_meta", "actors", "snapshot", "changes", "answers", "sync",
+    ],
     meta: "log_meta",
     probe_fill: "INSERT OR REPLACE INTO log_probe (id, fill) VALUES (1, zeroblob(?1))",
     probe_clear: "DELETE FROM log_probe",
@@ -103,15 +105,22 @@ pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// Makes a new, empty file with the first `version` migrations. `path` must not exist.
-pub(super) fn create(path: &Path, schema: &Schema, migrations: &[&str]) -> rusqlite::Result<Connection> {
+pub(super) fn create(
+    path: &Path,
+    schema: &Schema,
+    migrations: &[&str],
+) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open_with_flags(
         path,
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
     settle(&connection)?;
     connection.pragma_update(None, "page_size", 4096)?;
     connection.pragma_update(None, "application_id", schema.application_id)?;
-    connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))?;
+    connection
+        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))?;
     connection.execute_batch(schema.settings)?;
     migrate(&mut connection, migrations)?;
     Ok(connection)
@@ -131,7 +140,10 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
 /// Runs the migrations that have not run yet. The caller has refused a newer file before.
 pub(super) fn migrate(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
     let done = version(connection)?;
-    for (number, sql) in (1_u32..).zip(migrations).filter(|(number, _)| *number > done) {
+    for (number, sql) in (1_u32..)
+        .zip(migrations)
+        .filter(|(number, _)| *number > done)
+    {
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         tx.execute_batch(sql)?;
         tx.pragma_update(None, "user_version", number)?;
@@ -156,8 +168,14 @@ mod tests {
     ];
 
     fn schema_text(connection: &Connection) -> Vec<String> {
-        let mut select = connection.prepare("SELECT sql FROM sqlite_schema ORDER BY name").unwrap();
-        select.query_map([], |row| row.get(0)).unwrap().collect::<rusqlite::Result<_>>().unwrap()
+        let mut select = connection
+            .prepare("SELECT sql FROM sqlite_schema ORDER BY name")
+            .unwrap();
+        select
+            .query_map([], |row| row.get(0))
+            .unwrap()
+            .collect::<rusqlite::Result<_>>()
+            .unwrap()
     }
 
     #[test]
@@ -167,11 +185,14 @@ mod tests {
         for earlier in 1..=HISTORY.len() {
             let mut old = Connection::open_in_memory().unwrap();
             migrate(&mut old, &HISTORY[..earlier]).unwrap();
-            old.execute("INSERT INTO notes (text) VALUES ('kept')", []).unwrap();
+            old.execute("INSERT INTO notes (text) VALUES ('kept')", [])
+                .unwrap();
             migrate(&mut old, &HISTORY).unwrap();
             assert_eq!(version(&old).unwrap(), 3);
             assert_eq!(schema_text(&old), schema_text(&fresh));
-            let text: String = old.query_row("SELECT text FROM notes", [], |row| row.get(0)).unwrap();
+            let text: String = old
+                .query_row("SELECT text FROM notes", [], |row| row.get(0))
+                .unwrap();
             assert_eq!(text, "kept");
         }
     }
@@ -179,7 +200,10 @@ mod tests {
     #[test]
     fn a_migration_that_fails_has_not_happened() {
         let mut connection = Connection::open_in_memory().unwrap();
-        let broken = [HISTORY[0], "CREATE TABLE half (id); INSERT INTO nowhere VALUES (1);"];
+        let broken = [
+            HISTORY[0],
+            "CREATE TABLE half (id); INSERT INTO nowhere VALUES (1);",
+        ];
         migrate(&mut connection, &broken).expect_err("a broken migration");
         assert_eq!(version(&connection).unwrap(), 1);
         assert_eq!(schema_text(&connection).len(), 1);

@@ -37,13 +37,19 @@ impl ActorTable {
     /// # Panics
     /// When `own` is not in `actors`.
     pub fn new(actors: Vec<Actor>, own: ActorId) -> Self {
-        assert!((own.0 as usize) < actors.len(), "the own actor is in the table");
+        assert!(
+            (own.0 as usize) < actors.len(),
+            "the own actor is in the table"
+        );
         Self { actors, own }
     }
 
     /// The table of a first start: this process alone.
     pub fn alone(actor: Actor) -> Self {
-        Self { actors: vec![actor], own: ActorId(0) }
+        Self {
+            actors: vec![actor],
+            own: ActorId(0),
+        }
     }
 
     /// This process.
@@ -63,6 +69,7 @@ impl ActorTable {
 
     /// Whether `id` is a process of this region, now or before.
     pub fn is_home(&self, id: ActorId) -> bool {
-        self.get(id).is_some_and(|actor| actor.region == self.own_actor().region)
+        self.get(id)
+            .is_some_and(|actor| actor.region == self.own_actor().region)
     }
 }

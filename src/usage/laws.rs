@@ -71,10 +71,19 @@ fn record() -> impl Strategy<Value = CounterRecord> {
             for (window, actor, p, n) in slots {
                 record.set_slot(WindowId(window), ActorId(actor), p, n);
             }
-            record.bucket =
-                level.map(|(stamp, at, drawn)| BucketLevel { stamp, at: Timestamp::from_nanos(at), drawn });
+            record.bucket = level.map(|(stamp, at, drawn)| BucketLevel {
+                stamp,
+                at: Timestamp::from_nanos(at),
+                drawn,
+            });
             for (stamp, cost) in entries {
-                record.log.insert(stamp, LogEntry { at: charged_at(stamp), cost });
+                record.log.insert(
+                    stamp,
+                    LogEntry {
+                        at: charged_at(stamp),
+                        cost,
+                    },
+                );
             }
             record.dead_at = Timestamp::from_nanos(dead_at);
             if let Some((windows_from, log_from)) = horizons {
@@ -100,15 +109,29 @@ struct Reading {
 }
 
 fn oracle(records: &[CounterRecord]) -> Reading {
-    let epoch = records.iter().map(|record| record.epoch).max().expect("at least one record");
-    let current: Vec<&CounterRecord> = records.iter().filter(|record| record.epoch == epoch).collect();
-    let windows_from = current.iter().filter_map(|record| record.windows_from).max();
+    let epoch = records
+        .iter()
+        .map(|record| record.epoch)
+        .max()
+        .expect("at least one record");
+    let current: Vec<&CounterRecord> = records
+        .iter()
+        .filter(|record| record.epoch == epoch)
+        .collect();
+    let windows_from = current
+        .iter()
+        .filter_map(|record| record.windows_from)
+        .max();
     let log_from = current.iter().filter_map(|record| record.log_from).max();
     let facts: Vec<(WindowId, ActorId, u64, u64)> = current
         .iter()
         .flat_map(|record| &record.windows)
         .filter(|(window, _)| windows_from.is_none_or(|from| **window >= from))
-        .flat_map(|(window, counter)| slots(counter).into_iter().map(|(actor, p, n)| (*window, actor, p, n)))
+        .flat_map(|(window, counter)| {
+            slots(counter)
+                .into_iter()
+                .map(|(actor, p, n)| (*window, actor, p, n))
+        })
         .collect();
     let names: BTreeSet<(WindowId, ActorId)> = facts.iter().map(|fact| (fact.0, fact.1)).collect();
     let slots = names
@@ -125,10 +148,16 @@ fn oracle(records: &[CounterRecord]) -> Reading {
     let log = stamps
         .into_iter()
         .filter_map(|stamp| {
-            let versions = || entries().filter(|(named, _)| **named == stamp).map(|(_, entry)| entry);
+            let versions = || {
+                entries()
+                    .filter(|(named, _)| **named == stamp)
+                    .map(|(_, entry)| entry)
+            };
             let at = versions().map(|entry| entry.at).min()?;
             let cost = versions().map(|entry| entry.cost).min()?;
-            log_from.is_none_or(|from| at >= from).then_some((stamp, (at, cost)))
+            log_from
+                .is_none_or(|from| at >= from)
+                .then_some((stamp, (at, cost)))
         })
         .collect();
     Reading {
@@ -136,7 +165,11 @@ fn oracle(records: &[CounterRecord]) -> Reading {
         slots,
         bucket: current.iter().filter_map(|record| record.bucket).max(),
         log,
-        dead_at: current.iter().map(|record| record.dead_at).max().expect("at least one record"),
+        dead_at: current
+            .iter()
+            .map(|record| record.dead_at)
+            .max()
+            .expect("at least one record"),
     }
 }
 
@@ -266,6 +299,9 @@ fn raise(counter: &mut PNCounter<ActorId>, actor: ActorId, p: u64, n: u64) {
 
 /// The sum of the crate's counter; below zero counts as zero.
 fn clamped(counter: &PNCounter<ActorId>) -> u64 {
-    let total: i128 = slots(counter).iter().map(|(_, p, n)| i128::from(*p) - i128::from(*n)).sum();
+    let total: i128 = slots(counter)
+        .iter()
+        .map(|(_, p, n)| i128::from(*p) - i128::from(*n))
+        .sum();
     u64::try_from(total.max(0)).expect("small sums")
 }

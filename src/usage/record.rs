@@ -22,7 +22,9 @@ use crdts::PNCounter;
 use serde::Deserialize;
 use serde::Serialize;
 
+pub use crate::algorithm::sliding_log::LogEntry;
 use crate::domain::name::LimitName;
+pub use crate::domain::stamp::Stamp;
 use crate::domain::time::Timestamp;
 use crate::domain::time::WindowId;
 use crate::usage::actor::ActorId;
@@ -40,15 +42,6 @@ pub struct CounterId {
     pub key: String,
 }
 
-/// Orders what one region wrote: first by start of the process, then by a count inside it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Stamp {
-    /// Which start of the region's process, counted by its store.
-    pub start: u32,
-    /// Counts up inside that process.
-    pub count: u64,
-}
-
 /// How full a bucket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BucketLevel {
@@ -58,15 +51,6 @@ pub struct BucketLevel {
     pub at: Timestamp,
     /// Units taken and not yet earned back, times the nanoseconds of the limit's `per`.
     pub drawn: u128,
-}
-
-/// One charge in a sliding log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogEntry {
-    /// When it was charged.
-    pub at: Timestamp,
-    /// What is left of the charge after refunds.
-    pub cost: u64,
 }
 
 /// A counter's state, whole or in part.
@@ -103,6 +87,11 @@ impl CounterRecord {
             log_from: None,
             dead_at: Timestamp::EPOCH,
         }
+    }
+
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.windows.is_empty() && self.bucket.is_none() && self.log.is_empty()
     }
 
     /// Sets what `actor` has charged (`p`) and given back (`n`) in `window`; never lowers either.
@@ -158,7 +147,8 @@ impl CounterRecord {
 
     fn cut_off(&mut self) {
         // A horizon of `None` is below every window and every instant.
-        self.windows.retain(|window, _| Some(*window) >= self.windows_from);
+        self.windows
+            .retain(|window, _| Some(*window) >= self.windows_from);
         self.log.retain(|_, entry| Some(entry.at) >= self.log_from);
     }
 }
@@ -166,7 +156,10 @@ impl CounterRecord {
 /// What `actor` has charged and given back, as far as `counter` knows.
 pub fn slot(counter: &PNCounter<ActorId>, actor: ActorId) -> (u64, u64) {
     // The crate keeps its maps private; an increment by zero is its public way to read one value.
-    (counter.inc_many(actor, 0).dot.counter, counter.dec_many(actor, 0).dot.counter)
+    (
+        counter.inc_many(actor, 0).dot.counter,
+        counter.dec_many(actor, 0).dot.counter,
+    )
 }
 
 /// Every actor that has a slot in `counter`, with what it charged and gave back.
@@ -175,12 +168,17 @@ pub fn slot(counter: &PNCounter<ActorId>, actor: ActorId) -> (u64, u64) {
 /// Never: the form that `postcard` writes of the crate's counter is two maps, and a test holds it so.
 pub fn slots(counter: &PNCounter<ActorId>) -> Vec<(ActorId, u64, u64)> {
     // The crate has no public way to list actors, but its written form is the two maps themselves.
-    let written = postcard::to_allocvec(counter).expect("invariant: a counter of integers can be written");
+    let written =
+        postcard::to_allocvec(counter).expect("invariant: a counter of integers can be written");
     let (p, n): (BTreeMap<ActorId, u64>, BTreeMap<ActorId, u64>) =
         postcard::from_bytes(&written).expect("invariant: a written counter is two maps");
-    let mut slots: BTreeMap<ActorId, (u64, u64)> = p.into_iter().map(|(actor, p)| (actor, (p, 0))).collect();
+    let mut slots: BTreeMap<ActorId, (u64, u64)> =
+        p.into_iter().map(|(actor, p)| (actor, (p, 0))).collect();
     for (actor, n) in n {
         slots.entry(actor).or_default().1 = n;
     }
-    slots.into_iter().map(|(actor, (p, n))| (actor, p, n)).collect()
+    slots
+        .into_iter()
+        .map(|(actor, (p, n))| (actor, p, n))
+        .collect()
 }

@@ -57,7 +57,11 @@ struct Counters(AHashMap<CounterId, u64>);
 
 impl Sink for Counters {
     fn counter(&mut self, record: CounterRecord) {
-        let used: u64 = record.windows.values().map(|counter| slot(counter, ActorId(0)).0).sum();
+        let used: u64 = record
+            .windows
+            .values()
+            .map(|counter| slot(counter, ActorId(0)).0)
+            .sum();
         let known = self.0.entry(record.id).or_default();
         *known = used.max(*known);
     }
@@ -71,7 +75,9 @@ fn open(dir: &Path) -> Store {
     static STARTS: AtomicU64 = AtomicU64::new(1);
     let region = RegionName::new("us-east-1").expect("a region's name");
     let incarnation = STARTS.fetch_add(1, Ordering::Relaxed);
-    Store::open(dir, &region, incarnation).expect("a store").store
+    Store::open(dir, &region, incarnation)
+        .expect("a store")
+        .store
 }
 
 fn report(what: &str, times: &mut [Duration]) {
@@ -90,9 +96,18 @@ fn report(what: &str, times: &mut [Duration]) {
 async fn flush_all(store: &Store, counters: u64, p: u64) {
     let mut times = Vec::new();
     for first in (0..counters).step_by(usize::try_from(FLUSH_RECORDS).expect("small")) {
-        let records = (first..counters.min(first + FLUSH_RECORDS)).map(|key| record(key, p)).collect();
+        let records = (first..counters.min(first + FLUSH_RECORDS))
+            .map(|key| record(key, p))
+            .collect();
         let began = Instant::now();
-        store.flush(Batch { records, now: now(), ..Batch::default() }).await.expect("a flush");
+        store
+            .flush(Batch {
+                records,
+                now: now(),
+                ..Batch::default()
+            })
+            .await
+            .expect("a flush");
         times.push(began.elapsed());
     }
     report("flush of 10k records", &mut times);
@@ -116,7 +131,9 @@ fn restart(dir: &Path, what: &str) -> Store {
     let store = open(dir);
     let opened = began.elapsed();
     let mut counters = Counters::default();
-    let restored = store.restore(Some(now()), &mut counters).expect("a restore");
+    let restored = store
+        .restore(Some(now()), &mut counters)
+        .expect("a restore");
     println!(
         "{what}: {} counters in {:.2?} (open {opened:.2?}), {restored:?}",
         counters.0.len(),
@@ -135,7 +152,12 @@ async fn keeps(store: &Store, callers: u64) {
             let mut times = Vec::new();
             for number in 0..KEEPS / callers {
                 let records = vec![record(caller, number)];
-                let kept = Kept { records, holds: Vec::new(), answers: Vec::new(), now: now() };
+                let kept = Kept {
+                    records,
+                    holds: Vec::new(),
+                    answers: Vec::new(),
+                    now: now(),
+                };
                 let began = Instant::now();
                 store.keep(kept).await.expect("a keep");
                 times.push(began.elapsed());
@@ -149,12 +171,17 @@ async fn keeps(store: &Store, callers: u64) {
     }
     let took = began.elapsed();
     let commits = store.stats().commits - before;
-    report(&format!("keep, {callers} callers at once, {commits} commits in {took:.2?}"), &mut times);
+    report(
+        &format!("keep, {callers} callers at once, {commits} commits in {took:.2?}"),
+        &mut times,
+    );
 }
 
 #[tokio::main(worker_threads = 2)]
 async fn main() {
-    let counters = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(1_000_000);
+    let counters = std::env::args()
+        .find_map(|argument| argument.parse().ok())
+        .unwrap_or(1_000_000);
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
     flush_all(&store, counters, 1).await;
@@ -173,11 +200,16 @@ async fn main() {
     keeps(&store, 1_000).await;
     let elsewhere = tempfile::tempdir().expect("a directory");
     let began = Instant::now();
-    let bytes = store.backup(&elsewhere.path().join("backup.db")).await.expect("a backup");
+    let bytes = store
+        .backup(&elsewhere.path().join("backup.db"))
+        .await
+        .expect("a backup");
     println!("backup: {bytes} bytes in {:.2?}", began.elapsed());
     store.close().await.expect("a close");
     for file in ["counters.db", "log.db"] {
-        let bytes = std::fs::metadata(dir.path().join(file)).expect("a file").len();
+        let bytes = std::fs::metadata(dir.path().join(file))
+            .expect("a file")
+            .len();
         println!("{file}: {bytes} bytes");
     }
 }

@@ -33,23 +33,36 @@ enum Step {
 
 fn any_record() -> impl Strategy<Value = CounterRecord> {
     let entry = (0_u64..6, 0_u64..3);
-    (0_u64..4, 0_u64..2, 0_i64..3, 0_u32..2, 1_u64..50, vec(entry, 0..3), any::<bool>()).prop_map(
-        |(key, epoch, window, actor, p, entries, has_horizon)| {
+    (
+        0_u64..4,
+        0_u64..2,
+        0_i64..3,
+        0_u32..2,
+        1_u64..50,
+        vec(entry, 0..3),
+        any::<bool>(),
+    )
+        .prop_map(|(key, epoch, window, actor, p, entries, has_horizon)| {
             let mut record = CounterRecord::empty(counter_id(key), epoch);
             record.set_slot(WindowId(window), ActorId(actor), p, p / 2);
             let stamp = Stamp { start: 1, count: p };
-            record.bucket = Some(BucketLevel { stamp, at: noon(), drawn: u128::from(p) });
+            record.bucket = Some(BucketLevel {
+                stamp,
+                at: noon(),
+                drawn: u128::from(p),
+            });
             for (count, cost) in entries {
                 let at = after_noon(count);
-                record.log.insert(Stamp { start: 1, count }, LogEntry { at, cost });
+                record
+                    .log
+                    .insert(Stamp { start: 1, count }, LogEntry { at, cost });
             }
             if has_horizon {
                 record.prune(WindowId(window), after_noon(p % 5));
             }
             record.dead_at = after_noon(60);
             record
-        },
-    )
+        })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -74,29 +87,51 @@ async fn compare(steps: Vec<Step>) -> Result<(), TestCaseError> {
     for (version, step) in (1..).zip(steps) {
         match step {
             Step::Flush(records) => {
-                records.iter().cloned().for_each(|record| expected.counter(record));
+                records
+                    .iter()
+                    .cloned()
+                    .for_each(|record| expected.counter(record));
                 store.flush(batch(records)).await.expect("a flush");
             }
             Step::FlushKept => {
                 let covers = Some(store.sync_mark());
-                let covering = Batch { covers, now: noon(), ..std::mem::take(&mut unflushed) };
+                let covering = Batch {
+                    covers,
+                    now: noon(),
+                    ..std::mem::take(&mut unflushed)
+                };
                 store.flush(covering).await.expect("a flush");
             }
             Step::Keep(records) => {
-                records.iter().cloned().for_each(|record| expected.counter(record));
+                records
+                    .iter()
+                    .cloned()
+                    .for_each(|record| expected.counter(record));
                 unflushed.records.extend(records.iter().cloned());
                 store.keep(kept(records)).await.expect("a keep");
             }
             Step::Hold(key) => {
                 expected.hold(hold(key, version));
                 let holds = vec![hold(key, version)];
-                store.flush(Batch { holds, ..batch(vec![]) }).await.expect("a flush");
+                store
+                    .flush(Batch {
+                        holds,
+                        ..batch(vec![])
+                    })
+                    .await
+                    .expect("a flush");
             }
             Step::KeepHold(key) => {
                 expected.hold(hold(key, version));
                 unflushed.holds.push(hold(key, version));
                 let holds = vec![hold(key, version)];
-                store.keep(Kept { holds, ..kept(vec![]) }).await.expect("a keep");
+                store
+                    .keep(Kept {
+                        holds,
+                        ..kept(vec![])
+                    })
+                    .await
+                    .expect("a keep");
             }
             Step::Tend => {
                 store.tend(after_noon(10)).await.expect("a step");
@@ -135,14 +170,21 @@ async fn a_quiet_journal_becomes_rows_and_a_kill_in_between_loses_nothing() {
         let records = (0..KEYS).map(|key| record(key, own, p)).collect();
         store.flush(batch(records)).await.expect("a flush");
     }
-    assert_eq!(count(dir.path(), "counters.db", "counters"), 0, "nothing is folded while it is busy");
+    assert_eq!(
+        count(dir.path(), "counters.db", "counters"),
+        0,
+        "nothing is folded while it is busy"
+    );
     let now = after_noon(6);
     let mut images = 0;
     while store.tend(now).await.expect("a step") {
         let image = crash_image(dir.path(), &KILLED);
         let (collected, _) = collect(&open(image.path()).store, Some(now));
         assert_eq!(collected.counters.len(), 6_000);
-        assert_eq!((collected.charged(0, own), collected.charged(KEYS - 1, own)), (3, 3));
+        assert_eq!(
+            (collected.charged(0, own), collected.charged(KEYS - 1, own)),
+            (3, 3)
+        );
         images += 1;
     }
     assert!(images > 3, "the fold goes in steps");
@@ -157,8 +199,20 @@ async fn what_has_ended_leaves_no_rows() {
     let (store, own) = (opened.store, opened.actors.own());
     let records = (0..5_000).map(|key| record(key, own, 1)).collect();
     let holds = (0..3_000).map(|key| hold(key, 1)).collect();
-    store.flush(Batch { holds, ..batch(records) }).await.expect("a flush");
-    store.keep(Kept { answers: (0..3_000).map(answer).collect(), ..kept(vec![]) }).await.expect("a keep");
+    store
+        .flush(Batch {
+            holds,
+            ..batch(records)
+        })
+        .await
+        .expect("a flush");
+    store
+        .keep(Kept {
+            answers: (0..3_000).map(answer).collect(),
+            ..kept(vec![])
+        })
+        .await
+        .expect("a keep");
     tend_all(&store, after_noon(6)).await;
     let rows = |file, table| count(dir.path(), file, table);
     assert_eq!(rows("counters.db", "counters"), 5_000);
@@ -181,8 +235,22 @@ async fn an_older_hold_that_comes_to_light_later_replaces_nothing() {
     let dir = directory();
     let opened = open(dir.path());
     let holds = vec![hold(1, 1)];
-    opened.store.keep(Kept { holds, ..kept(vec![]) }).await.expect("a keep");
-    opened.store.flush(Batch { holds: vec![hold(1, 2)], ..batch(vec![]) }).await.expect("a flush");
+    opened
+        .store
+        .keep(Kept {
+            holds,
+            ..kept(vec![])
+        })
+        .await
+        .expect("a keep");
+    opened
+        .store
+        .flush(Batch {
+            holds: vec![hold(1, 2)],
+            ..batch(vec![])
+        })
+        .await
+        .expect("a flush");
     tend_all(&opened.store, after_noon(10)).await;
     opened.store.close().await.expect("a close");
     // The start takes the kept version over into the journal, behind the row of the newer one.
@@ -197,7 +265,10 @@ async fn what_ended_in_the_journal_never_becomes_a_row() {
     let dir = directory();
     let opened = open(dir.path());
     let (store, own) = (opened.store, opened.actors.own());
-    store.flush(batch(vec![record(1, own, 1)])).await.expect("a flush");
+    store
+        .flush(batch(vec![record(1, own, 1)]))
+        .await
+        .expect("a flush");
     tend_all(&store, after_noon(100)).await;
     assert_eq!(count(dir.path(), "counters.db", "counters"), 0);
     assert_eq!(count(dir.path(), "counters.db", "journal"), 0);
@@ -210,12 +281,26 @@ async fn a_restore_leaves_out_what_has_ended_unless_it_is_asked_for_all() {
     let (store, own) = (opened.store, opened.actors.own());
     let mut long = record(1, own, 1);
     long.dead_at = after_noon(1_000);
-    let flush = Batch { holds: vec![hold(1, 1)], ..batch(vec![long, record(2, own, 1)]) };
+    let flush = Batch {
+        holds: vec![hold(1, 1)],
+        ..batch(vec![long, record(2, own, 1)])
+    };
     store.flush(flush).await.expect("a flush");
-    store.keep(Kept { answers: vec![answer(1)], ..kept(vec![]) }).await.expect("a keep");
+    store
+        .keep(Kept {
+            answers: vec![answer(1)],
+            ..kept(vec![])
+        })
+        .await
+        .expect("a keep");
     let sizes = |now| {
         let (collected, restored) = collect(&store, now);
-        (collected.counters.len(), collected.holds.len(), collected.answers.len(), restored.ended)
+        (
+            collected.counters.len(),
+            collected.holds.len(),
+            collected.answers.len(),
+            restored.ended,
+        )
     };
     assert_eq!(sizes(Some(after_noon(70))), (2, 1, 1, 0));
     assert_eq!(sizes(Some(after_noon(71))), (1, 0, 0, 3));
@@ -237,12 +322,27 @@ async fn a_row_does_not_grow_with_the_years_of_its_counter() {
         let mut news = CounterRecord::empty(counter_id(1), 1);
         let window = |at: Timestamp| WindowId(at.as_nanos());
         news.set_slot(window(now), own, 5, 0);
-        news.log.insert(Stamp { start: 1, count: minute }, LogEntry { at: now, cost: 1 });
+        news.log.insert(
+            Stamp {
+                start: 1,
+                count: minute,
+            },
+            LogEntry { at: now, cost: 1 },
+        );
         let horizon = now.minus(Span::from_seconds(60));
         news.prune(window(horizon), horizon);
         news.dead_at = now.plus(Span::from_seconds(120));
-        store.flush(Batch { now, ..batch(vec![news]) }).await.expect("a flush");
-        store.tend(now.plus(Span::from_seconds(6))).await.expect("a step");
+        store
+            .flush(Batch {
+                now,
+                ..batch(vec![news])
+            })
+            .await
+            .expect("a flush");
+        store
+            .tend(now.plus(Span::from_seconds(6)))
+            .await
+            .expect("a step");
     }
     tend_all(&store, after_noon(60 * 299 + 10)).await;
     let (collected, _) = collect(&store, None);

@@ -20,7 +20,11 @@ fn counters_file(dir: &Path) -> Connection {
 
 fn tend_job() -> counters::Job {
     let (to, _) = tokio::sync::oneshot::channel();
-    counters::Job::Tend { now: after_noon(6), more: false, to }
+    counters::Job::Tend {
+        now: after_noon(6),
+        more: false,
+        to,
+    }
 }
 
 /// Commits one step of housekeeping; answers whether more waits.
@@ -65,14 +69,19 @@ fn a_fold_that_is_rolled_back_at_any_step_is_begun_again_and_loses_nothing() {
         }
         connection.close().expect("a close");
         let rows = |table| count(dir.path(), "counters.db", table);
-        assert_eq!((rows("counters"), rows("journal")), (KEYS, 0), "rolled back at {rolled_back_at}");
+        assert_eq!(
+            (rows("counters"), rows("journal")),
+            (KEYS, 0),
+            "rolled back at {rolled_back_at}"
+        );
     }
 }
 
 #[test]
 fn the_audit_keeps_its_bound_but_never_drops_what_no_snapshot_covers() {
     let dir = directory();
-    let mut connection = schema::create(&dir.path().join("log.db"), &LOG, LOG.migrations).expect("a file");
+    let mut connection =
+        schema::create(&dir.path().join("log.db"), &LOG, LOG.migrations).expect("a file");
     connection
         .execute_batch(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 101000) \
@@ -82,17 +91,30 @@ fn the_audit_keeps_its_bound_but_never_drops_what_no_snapshot_covers() {
     let mut lane = LogLane::new(&connection, Arc::default()).expect("a lane");
     let mut append = |change: Change| {
         let (to, _) = tokio::sync::oneshot::channel();
-        let mut jobs = vec![log::Job::Append { change, outcome: Ok(()), to }];
+        let mut jobs = vec![log::Job::Append {
+            change,
+            outcome: Ok(()),
+            to,
+        }];
         let tx = connection.transaction().expect("a transaction");
         lane.write(&tx, &mut jobs).expect("a change");
         tx.commit().expect("a commit");
         lane.committed(jobs);
         let bounds = "SELECT min(idx), max(idx) FROM changes";
-        connection.query_row(bounds, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("bounds")
+        connection
+            .query_row(bounds, [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .expect("bounds")
     };
     let bounds: (u64, u64) = append(change(101_001));
     assert_eq!(bounds, (1, 101_001), "a start needs them all");
-    let with_snapshot = Change { snapshot: Some(vec![1]), ..change(101_002) };
+    let with_snapshot = Change {
+        snapshot: Some(vec![1]),
+        ..change(101_002)
+    };
     assert_eq!(append(with_snapshot), (1_003, 101_002));
-    assert_eq!(append(change(101_003)), (1_003, 101_003), "the surplus is deleted now and then");
+    assert_eq!(
+        append(change(101_003)),
+        (1_003, 101_003),
+        "the surplus is deleted now and then"
+    );
 }

@@ -18,8 +18,16 @@ async fn killed_store() -> TempDir {
     let dir = directory();
     let opened = open(dir.path());
     let own = opened.actors.own();
-    opened.store.flush(batch(vec![record(1, own, 11)])).await.expect("a flush");
-    opened.store.keep(kept(vec![record(2, own, 22)])).await.expect("a keep");
+    opened
+        .store
+        .flush(batch(vec![record(1, own, 11)]))
+        .await
+        .expect("a flush");
+    opened
+        .store
+        .keep(kept(vec![record(2, own, 22)]))
+        .await
+        .expect("a keep");
     let image = crash_image(dir.path(), &KILLED);
     fs::write(image.path().join("lock"), b"").expect("a lock file");
     image
@@ -28,7 +36,10 @@ async fn killed_store() -> TempDir {
 fn has_all(dir: &Path) -> bool {
     let opened = open(dir);
     let (collected, _) = collect(&opened.store, Some(noon()));
-    (collected.charged(1, ActorId(0)), collected.charged(2, ActorId(0))) == (11, 22)
+    (
+        collected.charged(1, ActorId(0)),
+        collected.charged(2, ActorId(0)),
+    ) == (11, 22)
 }
 
 /// Opens a directory that must be refused, and compares every byte in it.
@@ -43,7 +54,10 @@ fn refused(dir: &Path) -> OpenError {
 }
 
 fn execute(file: &Path, sql: &str) {
-    Connection::open(file).expect("a database").execute_batch(sql).expect("a statement");
+    Connection::open(file)
+        .expect("a database")
+        .execute_batch(sql)
+        .expect("a statement");
 }
 
 #[tokio::test]
@@ -84,7 +98,8 @@ fn an_interrupted_first_start_is_begun_again_or_finished() {
     assert_eq!(open(dir.path()).start, 1);
 
     drop(open(dir.path()));
-    fs::rename(dir.path().join("log.db"), dir.path().join("log.db.new")).expect("as before the rename");
+    fs::rename(dir.path().join("log.db"), dir.path().join("log.db.new"))
+        .expect("as before the rename");
     assert_eq!(open(dir.path()).start, 3);
 }
 
@@ -103,7 +118,10 @@ fn a_path_that_cannot_be_a_directory_is_refused() {
 #[tokio::test]
 async fn a_file_that_is_not_a_database_is_refused() {
     for (file, bytes) in [
-        ("log.db", b"once upon a time, at some length, so that it is no header at all".as_slice()),
+        (
+            "log.db",
+            b"once upon a time, at some length, so that it is no header at all".as_slice(),
+        ),
         ("log.db", b"SQLite format 3\0"),
         ("log.db", b""),
         ("counters.db", b""),
@@ -122,7 +140,10 @@ async fn a_database_of_another_program_is_refused() {
     let image = killed_store().await;
     fs::remove_file(image.path().join("log.db-wal")).expect("a file");
     fs::remove_file(image.path().join("log.db")).expect("a file");
-    execute(&image.path().join("log.db"), "CREATE TABLE notes (text); INSERT INTO notes VALUES ('mine')");
+    execute(
+        &image.path().join("log.db"),
+        "CREATE TABLE notes (text); INSERT INTO notes VALUES ('mine')",
+    );
     let error = refused(image.path());
     assert!(matches!(error, OpenError::NotOurs { .. }), "{error}");
 }
@@ -130,7 +151,10 @@ async fn a_database_of_another_program_is_refused() {
 #[tokio::test]
 async fn swapped_files_are_refused() {
     let image = killed_store().await;
-    let (log, counters) = (image.path().join("log.db"), image.path().join("counters.db"));
+    let (log, counters) = (
+        image.path().join("log.db"),
+        image.path().join("counters.db"),
+    );
     let bytes = fs::read(&log).expect("a file");
     fs::write(&log, fs::read(&counters).expect("a file")).expect("a copy");
     fs::write(&counters, bytes).expect("a copy");
@@ -161,21 +185,29 @@ async fn a_missing_file_is_not_made_anew() {
 
 #[tokio::test]
 async fn a_newer_schema_is_refused_with_both_versions_even_from_the_write_ahead_log() {
-    for (file, known) in [("log.db", LOG.migrations.len()), ("counters.db", COUNTERS.migrations.len())] {
+    for (file, known) in [
+        ("log.db", LOG.migrations.len()),
+        ("counters.db", COUNTERS.migrations.len()),
+    ] {
         let image = killed_store().await;
         let copy = directory();
         for (name, bytes) in contents(image.path()) {
             fs::write(copy.path().join(name), bytes).expect("a copy");
         }
         let newer = Connection::open(copy.path().join(file)).expect("a database");
-        newer.pragma_update(None, "user_version", known + 41).expect("a newer version");
+        newer
+            .pragma_update(None, "user_version", known + 41)
+            .expect("a newer version");
         let killed = crash_image(copy.path(), &KILLED);
         fs::write(killed.path().join("lock"), b"").expect("a lock file");
 
         let error = refused(killed.path());
         assert!(matches!(error, OpenError::NewerSchema { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains(&(known + 41).to_string()) && text.contains(&known.to_string()), "{text}");
+        assert!(
+            text.contains(&(known + 41).to_string()) && text.contains(&known.to_string()),
+            "{text}"
+        );
     }
 }
 
@@ -186,7 +218,10 @@ async fn a_directory_of_another_region_is_refused_by_name() {
     let other = RegionName::new("eu-west-1").expect("a region's name");
     let error = Store::open(image.path(), &other, 1).expect_err("a refusal");
     assert!(matches!(error, OpenError::OtherRegion { .. }), "{error}");
-    assert!(error.to_string().contains("us-east-1") && error.to_string().contains("eu-west-1"), "{error}");
+    assert!(
+        error.to_string().contains("us-east-1") && error.to_string().contains("eu-west-1"),
+        "{error}"
+    );
     assert!(before == contents(image.path()));
     assert!(has_all(image.path()));
 }
@@ -196,7 +231,10 @@ fn an_incarnation_is_used_once() {
     let dir = directory();
     drop(Store::open(dir.path(), &region(), 7).expect("a store"));
     let error = Store::open(dir.path(), &region(), 7).expect_err("a refusal");
-    assert!(matches!(error, OpenError::IncarnationUsed { incarnation: 7, .. }), "{error}");
+    assert!(
+        matches!(error, OpenError::IncarnationUsed { incarnation: 7, .. }),
+        "{error}"
+    );
 }
 
 /// Runs `work` as a user whom permission bits bind: root, as whom containers test, is another user on a
@@ -221,9 +259,12 @@ async fn what_cannot_be_written_is_refused_and_counts_are_intact_afterwards() {
     let set_mode = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
     };
-    for (directory_mode, file_mode, lock_mode) in
-        [(0o555, 0o444, 0o444), (0o555, 0o666, 0o666), (0o777, 0o444, 0o444), (0o777, 0o444, 0o666)]
-    {
+    for (directory_mode, file_mode, lock_mode) in [
+        (0o555, 0o444, 0o444),
+        (0o555, 0o666, 0o666),
+        (0o777, 0o444, 0o444),
+        (0o777, 0o444, 0o666),
+    ] {
         let image = killed_store().await;
         for name in contents(image.path()).into_keys() {
             let mode = if name == "lock" { lock_mode } else { file_mode };
@@ -252,13 +293,28 @@ async fn every_earlier_schema_is_brought_up_to_date() {
     for log_version in 1..=LOG.migrations.len() {
         for counter_version in 1..=COUNTERS.migrations.len() {
             let dir = directory();
-            let owner = directory::Owner { region: region().to_string(), founder: 1 };
-            let (log, counters) = (&LOG.migrations[..log_version], &COUNTERS.migrations[..counter_version]);
-            directory::lay_out(dir.path(), &owner, log, counters, |_, _| Ok(())).expect("an old directory");
+            let owner = directory::Owner {
+                region: region().to_string(),
+                founder: 1,
+            };
+            let (log, counters) = (
+                &LOG.migrations[..log_version],
+                &COUNTERS.migrations[..counter_version],
+            );
+            directory::lay_out(dir.path(), &owner, log, counters, |_, _| Ok(()))
+                .expect("an old directory");
             let opened = open(dir.path());
             let own = opened.actors.own();
-            opened.store.flush(batch(vec![record(1, own, 11)])).await.expect("a flush");
-            opened.store.keep(kept(vec![record(2, own, 22)])).await.expect("a keep");
+            opened
+                .store
+                .flush(batch(vec![record(1, own, 11)]))
+                .await
+                .expect("a flush");
+            opened
+                .store
+                .keep(kept(vec![record(2, own, 22)]))
+                .await
+                .expect("a keep");
             opened.store.close().await.expect("a close");
             assert!(has_all(dir.path()));
         }

@@ -1,0 +1,520 @@
+//! Operating a region: status, refusals, audit, draining, faults, the manual clock, metrics, backup.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::extract::RawQuery;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::HeaderValue;
+use axum::http::Response;
+use axum::http::StatusCode;
+use axum::http::header;
+use axum::response::IntoResponse;
+use serde::Deserialize;
+use serde::Serialize;
+use tokio::io::AsyncReadExt;
+use utoipa::IntoParams;
+use utoipa::ToSchema;
+
+use crate::admin::auth;
+use crate::admin::auth::Need;
+use crate::domain::duration;
+use crate::http::body;
+use crate::http::input;
+use crate::http::problem::Code;
+use crate::http::problem::Problem;
+use crate::region::faults::Fault;
+use crate::region::faults::FaultKind;
+use crate::region::faults::TTL_MAX;
+use crate::region::rejections::Rejection;
+use crate::region::rejections::Wanted;
+use crate::region::state::Region;
+use crate::store::Health;
+use crate::telemetry::metrics::Format;
+
+/// Refusals in one answer.
+const REJECTIONS_MAX: usize = 1000;
+/// The largest offset of an injected clock fault.
+const OFFSET_MS_MAX: i64 = 86_400_000;
+
+/// How a region is.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ClusterStatus {
+    /// The region that answers.
+    pub region: String,
+    /// The program's version.
+    pub version: &'static str,
+    /// Whether it can serve.
+    pub ready: bool,
+    /// Whether it wants no more traffic.
+    pub draining: bool,
+    /// Version of the catalogue in force.
+    pub catalogue_version: u64,
+    /// Region time, in Unix milliseconds.
+    pub time_ms: i64,
+    /// Since the start.
+    pub uptime_ms: u64,
+    /// Which start of this data directory it is.
+    pub start: u32,
+    /// Counters in memory.
+    pub counters: usize,
+    /// New counters that were refused for want of room.
+    pub refused_keys: u64,
+    /// Holds that are remembered.
+    pub holds: usize,
+    /// Answers to keyed requests that are remembered.
+    pub idempotency_keys: usize,
+    /// Times that the wall clock was set back by more than an hour.
+    pub clock_steps_back: u64,
+    /// The store: `ok`, or what failed.
+    pub store: String,
+    /// Since when the store has failed, in Unix milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_failed_since_ms: Option<i64>,
+    /// Faults that were injected.
+    pub faults: usize,
+}
+
+/// How this region is.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/cluster",
+    tag = "operations",
+    security(("bearer" = [])),
+    responses((status = 200, description = "How this region is", body = ClusterStatus), crate::admin::schema::AdminProblems)
+)]
+pub async fn cluster(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Json<ClusterStatus>, Problem> {
+    auth::authorize(&region, &headers, Need::Read).await?;
+    let (store, store_failed_since_ms) = match region.store.health() {
+        Health::Ok => ("ok".to_owned(), None),
+        Health::Failed { reason, since } => (reason, Some(since.as_unix_ms())),
+    };
+    let now = region.clock.now();
+    Ok(Json(ClusterStatus {
+        region: region.name.to_string(),
+        version: env!("CARGO_PKG_VERSION"),
+        ready: region.readiness().iter().all(|(_, met)| *met),
+        draining: region.is_draining(),
+        catalogue_version: region.view().version(),
+        time_ms: now.as_unix_ms(),
+        uptime_ms: region.uptime.elapsed().as_ms_ceil(),
+        start: region.ledger.start(),
+        counters: region.ledger.keys(),
+        refused_keys: region.ledger.refused_keys(),
+        holds: region.holds.len(),
+        idempotency_keys: region.answers.len(),
+        clock_steps_back: region.clock.steps_followed_back(),
+        store,
+        store_failed_since_ms,
+        faults: region.faults.list().len(),
+    }))
+}
+
+/// Which refusals are asked for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct RejectionsQuery {
+    /// Of this tenant alone.
+    #[param(nullable = false)]
+    tenant: Option<String>,
+    /// Of this key alone.
+    #[param(nullable = false)]
+    key: Option<String>,
+    /// Of this limit alone.
+    #[param(nullable = false)]
+    limit: Option<String>,
+}
+
+/// The newest refusals.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RejectionsAnswer {
+    /// Newest first.
+    pub rejections: Vec<Rejection>,
+}
+
+/// The newest refusals, newest first.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/rejections",
+    tag = "operations",
+    security(("bearer" = [])),
+    params(RejectionsQuery),
+    responses((status = 200, description = "Newest first", body = RejectionsAnswer), crate::admin::schema::AdminProblems)
+)]
+pub async fn rejections(
+    State(region): State<Arc<Region>>,
+    RawQuery(raw): RawQuery,
+    headers: HeaderMap,
+) -> Result<Json<RejectionsAnswer>, Problem> {
+    let wanted: RejectionsQuery = input::query(raw.as_deref())?;
+    let need = wanted.tenant.as_deref().map_or(Need::Read, Need::ReadTenant);
+    auth::authorize(&region, &headers, need).await?;
+    let wanted = Wanted {
+        tenant: wanted.tenant.as_deref(),
+        limit: wanted.limit.as_deref(),
+        key: wanted.key.as_deref(),
+    };
+    Ok(Json(RejectionsAnswer { rejections: region.rejections.newest(&wanted, REJECTIONS_MAX) }))
+}
+
+/// Which part of the audit is asked for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct AuditQuery {
+    /// Changes after this index.
+    #[param(nullable = false)]
+    after: Option<u64>,
+    /// At most so many; 1000 at most.
+    #[param(nullable = false, minimum = 1, maximum = 1000)]
+    page_size: Option<u32>,
+}
+
+/// One change.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AuditEntry {
+    /// Its place in the log.
+    pub index: u64,
+    /// When, in Unix milliseconds.
+    pub at_ms: i64,
+    /// Who made it.
+    pub author: String,
+    /// What it did.
+    pub summary: String,
+}
+
+/// Changes, oldest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AuditAnswer {
+    /// The changes.
+    pub audit: Vec<AuditEntry>,
+    /// `after` of the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// Who changed what.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/audit",
+    tag = "operations",
+    security(("bearer" = [])),
+    params(AuditQuery),
+    responses((status = 200, description = "Oldest first", body = AuditAnswer), crate::admin::schema::AdminProblems)
+)]
+pub async fn audit(
+    State(region): State<Arc<Region>>,
+    RawQuery(raw): RawQuery,
+    headers: HeaderMap,
+) -> Result<Json<AuditAnswer>, Problem> {
+    auth::authorize(&region, &headers, Need::Read).await?;
+    let wanted: AuditQuery = input::query(raw.as_deref())?;
+    let page_size = wanted.page_size.unwrap_or(100);
+    if !(1..=1000).contains(&page_size) {
+        return Err(Problem::malformed("page_size: 1 to 1000"));
+    }
+    let after = wanted.after.unwrap_or(0);
+    let rows = region.store.audit(after.min(i64::MAX.unsigned_abs()), page_size).await;
+    let rows = rows.map_err(|error| Problem::unavailable(format!("the audit cannot be read: {error}")))?;
+    let full = rows.len() >= usize::try_from(page_size).unwrap_or(usize::MAX);
+    let next = rows.last().filter(|_| full).map(|row| row.index);
+    let audit = rows
+        .into_iter()
+        .map(|row| AuditEntry { index: row.index, at_ms: row.at.as_unix_ms(), author: row.author, summary: row.summary })
+        .collect();
+    Ok(Json(AuditAnswer { audit, next }))
+}
+
+/// Whether a region wants traffic.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DrainAnswer {
+    /// The region.
+    pub region: String,
+    /// Whether it wants no more traffic.
+    pub draining: bool,
+}
+
+/// Say that this region wants no more traffic; it goes on answering.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/cluster/drain",
+    tag = "operations",
+    security(("bearer" = [])),
+    responses((status = 200, description = "/readyz now says no", body = DrainAnswer), crate::admin::schema::AdminProblems)
+)]
+pub async fn drain(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Json<DrainAnswer>, Problem> {
+    set_draining(&region, &headers, true).await
+}
+
+/// Say that this region wants traffic again.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/cluster/resume",
+    tag = "operations",
+    security(("bearer" = [])),
+    responses((status = 200, description = "/readyz says yes again", body = DrainAnswer), crate::admin::schema::AdminProblems)
+)]
+pub async fn resume(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Json<DrainAnswer>, Problem> {
+    set_draining(&region, &headers, false).await
+}
+
+async fn set_draining(region: &Region, headers: &HeaderMap, draining: bool) -> Result<Json<DrainAnswer>, Problem> {
+    auth::authorize(region, headers, Need::Admin).await?;
+    region.set_draining(draining);
+    if draining {
+        region.flush_now().await;
+    }
+    tracing::info!(draining, "asked by the admin API");
+    Ok(Json(DrainAnswer { region: region.name.to_string(), draining }))
+}
+
+/// A fault to inject.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FaultRequest {
+    /// What goes wrong. `partition`, `latency` and `loss` need peers, which this build does not have.
+    pub kind: FaultKind,
+    /// The peer that it concerns.
+    #[schema(nullable = false)]
+    pub peer: Option<String>,
+    /// `both`, `in` or `out`.
+    #[schema(nullable = false)]
+    pub direction: Option<String>,
+    /// `clock_offset`: how far the wall clock is off, at most a day.
+    #[schema(nullable = false, minimum = -86_400_000, maximum = 86_400_000)]
+    pub offset_ms: Option<i64>,
+    /// How long, at most 15m.
+    #[schema(example = "30s")]
+    pub ttl: String,
+}
+
+/// The faults that run.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FaultsAnswer {
+    /// In the order in which they began.
+    pub faults: Vec<Fault>,
+}
+
+async fn faults_allowed(region: &Region, headers: &HeaderMap, need: Need<'_>) -> Result<(), Problem> {
+    auth::authorize(region, headers, need).await?;
+    if region.faults_enabled {
+        return Ok(());
+    }
+    Err(Problem::not_found("faults are off here: set faults.enabled = true to inject some"))
+}
+
+/// The faults that run.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/faults",
+    tag = "operations",
+    security(("bearer" = [])),
+    responses((status = 200, description = "Those that run", body = FaultsAnswer), crate::admin::schema::AdminProblems)
+)]
+pub async fn faults(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Json<FaultsAnswer>, Problem> {
+    faults_allowed(&region, &headers, Need::Read).await?;
+    Ok(Json(FaultsAnswer { faults: region.faults.list() }))
+}
+
+/// Inject a fault; it ends by itself.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/faults",
+    tag = "operations",
+    security(("bearer" = [])),
+    request_body = FaultRequest,
+    responses((status = 200, description = "It runs", body = Fault), crate::admin::schema::AdminProblems)
+)]
+pub async fn begin_fault(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+    request: Body,
+) -> Result<Json<Fault>, Problem> {
+    faults_allowed(&region, &headers, Need::Admin).await?;
+    let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
+    let wanted: FaultRequest = body::parse(&bytes)?;
+    let ttl = duration::parse(&wanted.ttl).map_err(|error| Problem::malformed(format!("ttl: {error}")))?;
+    if ttl.is_zero() || ttl > TTL_MAX {
+        return Err(Problem::malformed("ttl: more than 0s and at most 15m"));
+    }
+    match wanted.kind {
+        FaultKind::Partition | FaultKind::Latency | FaultKind::Loss => {
+            return Err(Problem::new(422, Code::Invalid, "kind: faults between regions are not available in this build"));
+        }
+        FaultKind::ClockOffset => {
+            if !wanted.offset_ms.is_some_and(|ms| (-OFFSET_MS_MAX..=OFFSET_MS_MAX).contains(&ms)) {
+                return Err(Problem::malformed("offset_ms: say how far the clock is off, at most a day"));
+            }
+        }
+        FaultKind::StoreErrors | FaultKind::StoreFull => {
+            if wanted.offset_ms.is_some() {
+                return Err(Problem::malformed("offset_ms: belongs to clock_offset"));
+            }
+        }
+    }
+    if wanted.peer.is_some() || wanted.direction.is_some() {
+        return Err(Problem::malformed("peer, direction: belong to faults between regions"));
+    }
+    let begun = region.begin_fault(wanted.kind, wanted.offset_ms, ttl, region.clock.now()).await;
+    match begun {
+        Ok(Some(fault)) => Ok(Json(fault)),
+        Ok(None) => Err(Problem::new(422, Code::Invalid, "as many faults run as may; end some first")),
+        Err(error) => Err(Problem::unavailable(error.to_string())),
+    }
+}
+
+/// End a fault before its time.
+#[utoipa::path(
+    delete,
+    path = "/admin/v1/faults/{id}",
+    tag = "operations",
+    security(("bearer" = [])),
+    params(("id" = String, Path, description = "The fault")),
+    responses((status = 204, description = "It is over"), crate::admin::schema::AdminProblems)
+)]
+pub async fn end_fault(
+    State(region): State<Arc<Region>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    faults_allowed(&region, &headers, Need::Admin).await?;
+    let no_fault = || Problem::not_found("no such fault runs");
+    let number = id.parse().map_err(|_| no_fault())?;
+    match region.end_fault(number).await {
+        Ok(true) => Ok(StatusCode::NO_CONTENT),
+        Ok(false) => Err(no_fault()),
+        Err(error) => Err(Problem::unavailable(error.to_string())),
+    }
+}
+
+/// Where the manual clock goes: one of the two.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClockRequest {
+    /// To this time.
+    #[schema(nullable = false, minimum = 0)]
+    pub unix_ms: Option<i64>,
+    /// Ahead by this much.
+    #[schema(nullable = false, minimum = 0)]
+    pub advance_ms: Option<u64>,
+}
+
+/// What time it is then.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ClockAnswer {
+    /// Region time, in Unix milliseconds. It does not go back by less than an hour.
+    pub unix_ms: i64,
+}
+
+/// Move the manual clock.
+#[utoipa::path(
+    put,
+    path = "/admin/v1/clock",
+    tag = "operations",
+    security(("bearer" = [])),
+    request_body = ClockRequest,
+    responses((status = 200, description = "It was moved", body = ClockAnswer), crate::admin::schema::AdminProblems)
+)]
+pub async fn clock(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+    request: Body,
+) -> Result<Json<ClockAnswer>, Problem> {
+    auth::authorize(&region, &headers, Need::Admin).await?;
+    if !region.clock.is_manual() {
+        return Err(Problem::not_found("the clock is the real one; start with --manual-clock to move it"));
+    }
+    let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
+    let wanted: ClockRequest = body::parse(&bytes)?;
+    let moved = match (wanted.unix_ms, wanted.advance_ms) {
+        (Some(unix_ms), None) => region.clock.set(unix_ms),
+        (None, Some(advance_ms)) => region.clock.advance(advance_ms),
+        _ => return Err(Problem::malformed("say either unix_ms or advance_ms")),
+    };
+    let now = moved.map_err(|error| Problem::malformed(error.to_string()))?;
+    region.note_clock_set();
+    Ok(Json(ClockAnswer { unix_ms: now.as_unix_ms() }))
+}
+
+/// All metrics, as Prometheus text or, when asked for, OpenMetrics.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "operations",
+    responses(
+        (status = 200, description = "All metrics", body = String, content_type = "text/plain"),
+        (status = 401, description = "The metrics token is wanted", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn metrics(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Response<Body>, Problem> {
+    if let Some(token) = &region.metrics_token
+        && !input::bearer(&headers).is_some_and(|presented| token.matches(presented))
+    {
+        return Err(crate::http::access::unauthorized("send Authorization: Bearer and the metrics token").await);
+    }
+    region.measure();
+    let format = Format::accepted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
+    let mut response = Response::new(Body::from(region.metrics.render(format)));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    Ok(response)
+}
+
+/// A backup of all that this region keeps, in one file; `highwater restore` makes a directory of it.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/backup",
+    tag = "operations",
+    security(("bearer" = [])),
+    responses(
+        (status = 200, description = "The backup", body = Vec<u8>, content_type = "application/octet-stream"),
+        crate::admin::schema::AdminProblems,
+    )
+)]
+pub async fn backup(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Response<Body>, Problem> {
+    auth::authorize(&region, &headers, Need::Admin).await?;
+    let failed = |error: String| Problem::unavailable(format!("the backup could not be made: {error}"));
+    if !region.flush_now().await {
+        return Err(failed("the store cannot be written at the moment".to_owned()));
+    }
+    let path = region.data_dir.join(format!("backup-{:016x}.tmp", crate::region::entropy::bits64()));
+    let made = region.store.backup(&path).await;
+    let opened = match made {
+        Ok(_) => tokio::fs::File::open(&path).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    // The open file stays readable after its name is gone, and nothing is left behind if the caller goes.
+    if let Err(error) = tokio::fs::remove_file(&path).await
+        && opened.is_ok()
+    {
+        tracing::warn!(%error, path = %path.display(), "a backup's temporary file could not be removed");
+    }
+    let file = opened.map_err(failed)?;
+    let chunks = futures_util::stream::unfold(file, |mut file| async move {
+        let mut chunk = vec![0; 256 * 1024];
+        match file.read(&mut chunk).await {
+            Ok(0) => None,
+            Ok(length) => {
+                chunk.truncate(length);
+                Some((Ok(chunk), file))
+            }
+            Err(error) => Some((Err(error), file)),
+        }
+    });
+    let mut response = Response::new(Body::from_stream(chunks));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// What needs several regions.
+pub async fn not_in_this_build(State(region): State<Arc<Region>>, headers: HeaderMap) -> Response<Body> {
+    if let Err(problem) = auth::authorize(&region, &headers, Need::Admin).await {
+        return problem.into_response();
+    }
+    Problem::new(422, Code::Invalid, "regions are not joined: this is not available in this build").into_response()
+}

@@ -1,0 +1,394 @@
+//! `POST /v1/check` and `POST /v1/check/batch`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::HeaderName;
+use axum::http::HeaderValue;
+use axum::http::Response;
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use futures_util::future::Either;
+use futures_util::future::join_all;
+use sha2::Digest;
+use sha2::Sha256;
+use smallvec::SmallVec;
+
+use crate::catalogue::view::View;
+use crate::domain::limit::Durability;
+use crate::domain::time::Timestamp;
+use crate::http::access;
+use crate::http::access::Caller;
+use crate::http::answer;
+use crate::http::answer::CheckAnswer;
+use crate::http::answer::Frame;
+use crate::http::answer::Judged;
+use crate::http::answer::Rendered;
+use crate::http::body;
+use crate::http::body::BatchBody;
+use crate::http::body::CheckBody;
+use crate::http::input;
+use crate::http::problem::Code;
+use crate::http::problem::Problem;
+use crate::http::resolve;
+use crate::http::resolve::Purpose;
+use crate::http::resolve::Resolved;
+use crate::ledger::answers::Begin;
+use crate::ledger::check::Item;
+use crate::ledger::check::Outcome;
+use crate::ledger::check::Request;
+use crate::ledger::idempotency::KeptAnswer;
+use crate::ledger::idempotency::Operation;
+use crate::ledger::idempotency::RequestId;
+use crate::region::decide::Together;
+use crate::region::state::Region;
+
+/// Ask whether units may be spent, and spend them.
+#[utoipa::path(
+    post,
+    path = "/v1/check",
+    tag = "check",
+    request_body(content_type = "application/json", content = crate::http::schema::CheckRequest),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Repeats of this request are charged once")),
+    responses(
+        (status = 200, description = "Allowed and charged", body = CheckAnswer<'static>),
+        (status = 429, description = "Refused; nothing was charged", content_type = "application/problem+json", body = CheckAnswer<'static>),
+        (status = 503, description = "This region cannot decide; nothing was charged", content_type = "application/problem+json", body = CheckAnswer<'static>),
+        crate::http::schema::RequestProblems,
+    )
+)]
+pub async fn check(State(region): State<Arc<Region>>, headers: HeaderMap, request: Body) -> Response<Body> {
+    match checked(&region, &headers, request).await {
+        Ok(rendered) => rendered.into(),
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn checked(region: &Arc<Region>, headers: &HeaderMap, request: Body) -> Result<Rendered, Problem> {
+    let caller = access::caller(region, headers).await?;
+    let bytes = input::body(headers, request, body::BODY_BYTES_MAX).await?;
+    match input::idempotency_key(headers)? {
+        None => plain(region, &caller, &bytes, false).await,
+        Some(key) => keyed(region, caller, bytes, key, false).await,
+    }
+}
+
+/// A check without an `Idempotency-Key`.
+async fn plain(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Result<Rendered, Problem> {
+    match at_once(region, caller, bytes, in_batch) {
+        Some(answered) => answered,
+        None => with_disk(region, caller, bytes, in_batch).await,
+    }
+}
+
+/// Decides a check that waits for nothing: all of it happens here and now. `None`: a `sync` limit must be
+/// on disk first, and nothing has happened yet.
+fn at_once(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Option<Result<Rendered, Problem>> {
+    let started = region.clock.stopwatch();
+    let now = region.clock.now();
+    let view = region.view();
+    let body: CheckBody<'_> = match body::parse(bytes) {
+        Ok(body) => body,
+        Err(problem) => return Some(Err(problem)),
+    };
+    let resolved = match parsed(&view, &body, caller, now, in_batch) {
+        Ok(resolved) => resolved,
+        Err(problem) => return Some(Err(problem)),
+    };
+    if resolved.items.iter().any(|item| item.cost > 0 && item.limit.durability == Durability::Sync) {
+        return None;
+    }
+    let store_failed = region.store.is_failed();
+    let outcome = region.ledger.check(&Request { store_failed, ..request(&resolved, now, false) });
+    let rendered = render(region, &resolved.items, &outcome, now, in_batch);
+    region.observe(&seen(&resolved, &body, now), &outcome, started);
+    Some(Ok(rendered))
+}
+
+/// Decides a check that is answered when it is on disk.
+async fn with_disk(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Result<Rendered, Problem> {
+    let started = region.clock.stopwatch();
+    let now = region.clock.now();
+    let view = region.view_full();
+    let body: CheckBody<'_> = body::parse(bytes)?;
+    let resolved = parsed(&view, &body, caller, now, in_batch)?;
+    let outcome = region.decide(&request(&resolved, now, true), |_| Together::default()).await;
+    let rendered = render(region, &resolved.items, &outcome, now, in_batch);
+    region.observe(&seen(&resolved, &body, now), &outcome, started);
+    Ok(rendered)
+}
+
+/// A check with an `Idempotency-Key`: it runs to its end even if the caller goes away, since a repeat must
+/// find either an answer or nothing.
+async fn keyed(region: &Arc<Region>, caller: Caller, bytes: Bytes, key: String, in_batch: bool) -> Result<Rendered, Problem> {
+    let region = Arc::clone(region);
+    let running = tokio::spawn(async move { keyed_to_the_end(&region, &caller, &bytes, key, in_batch).await });
+    running.await.unwrap_or_else(|_| Err(Problem::new(500, Code::Internal, "the check broke off; repeat it with the same Idempotency-Key")))
+}
+
+async fn keyed_to_the_end(
+    region: &Region,
+    caller: &Caller,
+    bytes: &[u8],
+    key: String,
+    in_batch: bool,
+) -> Result<Rendered, Problem> {
+    let started = region.clock.stopwatch();
+    let now = region.clock.now();
+    let view = region.view_full();
+    let body: CheckBody<'_> = body::parse(bytes)?;
+    let resolved = parsed(&view, &body, caller, now, in_batch)?;
+    let id = RequestId { tenant: resolved.tenant.to_owned(), operation: Operation::Check, key };
+    let fingerprint = body.fingerprint();
+    let remembered = match begin(region, &id, fingerprint, now)? {
+        Start::Repeat(mut rendered) => {
+            tell_status(&mut rendered, in_batch);
+            return Ok(rendered);
+        }
+        Start::Fresh => true,
+        Start::Full => false,
+    };
+    let mut request = request(&resolved, now, true);
+    let kept = |outcome: &Outcome| {
+        let rendered = render(region, &resolved.items, outcome, now, in_batch);
+        kept_answer(region, &id, fingerprint, &rendered, now)
+    };
+    let outcome = if remembered {
+        region.decide(&request, |outcome| Together { hold: None, answer: Some(kept(outcome)) }).await
+    } else {
+        // Without a place for its key the region cannot keep the answer: each limit's policy decides.
+        request.store_failed = true;
+        region.ledger.check(&request)
+    };
+    let rendered = render(region, &resolved.items, &outcome, now, in_batch);
+    if remembered {
+        if outcome.allowed {
+            region.answers.finish(kept_answer(region, &id, fingerprint, &rendered, now));
+        } else {
+            region.answers.abandon(&id);
+        }
+    }
+    region.observe(&seen(&resolved, &body, now), &outcome, started);
+    Ok(rendered)
+}
+
+/// Makes a remembered answer fit where it is given again: in a batch its body tells the status too.
+fn tell_status(rendered: &mut Rendered, in_batch: bool) {
+    const TOLD: &[u8] = b"{\"status\":200,";
+    let told = rendered.body.starts_with(TOLD);
+    if in_batch && !told {
+        rendered.body.splice(..1, TOLD.iter().copied());
+    } else if told && !in_batch {
+        rendered.body.splice(..TOLD.len(), [b'{']);
+    }
+}
+
+fn parsed<'a>(
+    view: &'a View,
+    body: &'a CheckBody<'_>,
+    caller: &Caller,
+    now: Timestamp,
+    in_batch: bool,
+) -> Result<Resolved<'a>, Problem> {
+    if body.ttl.is_some() {
+        return Err(Problem::new(400, Code::UnknownField, "unknown field `ttl`: it belongs to POST /v1/holds"));
+    }
+    if body.idempotency_key.is_some() && !in_batch {
+        return Err(Problem::new(
+            400,
+            Code::UnknownField,
+            "unknown field `idempotency_key`: send the Idempotency-Key header (in a batch it is a field of the item)",
+        ));
+    }
+    caller.may_check(body.tenant.as_str())?;
+    resolve::check(view, body, now, Purpose::Check)
+}
+
+/// The ledger's request for what was resolved.
+pub fn request<'a>(resolved: &'a Resolved<'_>, now: Timestamp, keep: bool) -> Request<'a> {
+    Request {
+        now,
+        tenant: resolved.tenant,
+        known_tenant: resolved.tenant_view.known,
+        items: &resolved.items,
+        hold: None,
+        keep,
+        store_failed: false,
+    }
+}
+
+/// What metrics and logs are told of a check.
+pub fn seen<'a>(resolved: &'a Resolved<'_>, body: &'a CheckBody<'_>, now: Timestamp) -> crate::region::observe::Seen<'a> {
+    crate::region::observe::Seen {
+        now,
+        tenant: resolved.tenant,
+        tenant_view: resolved.tenant_view,
+        items: &resolved.items,
+        endpoint: body.endpoint.as_ref().map(body::Text::as_str),
+        ip: body.ip.as_ref().map(body::Text::as_str),
+    }
+}
+
+/// Writes down what the limits of a check said.
+pub fn judged<'a>(items: &[Item<'a>], outcome: &'a Outcome) -> SmallVec<[Judged<'a>; 2]> {
+    items
+        .iter()
+        .zip(&outcome.items)
+        .map(|(item, outcome)| Judged { limit: item.limit, key: item.key, epoch: item.epoch, cost: item.cost, outcome })
+        .collect()
+}
+
+fn render(region: &Region, items: &[Item<'_>], outcome: &Outcome, now: Timestamp, in_batch: bool) -> Rendered {
+    let frame = Frame { region: region.name.as_str(), now, styles: region.header_styles, hold: None, in_batch };
+    answer::render(&judged(items, outcome), &frame)
+}
+
+/// What identifies a request's body among those with the same key.
+pub fn fingerprint(bytes: &[u8]) -> u128 {
+    let digest = Sha256::digest(bytes);
+    digest.iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte))
+}
+
+/// How a keyed request begins.
+pub enum Start {
+    /// It is new, and noted as running.
+    Fresh,
+    /// It was answered: the same again.
+    Repeat(Rendered),
+    /// There is no place to remember it.
+    Full,
+}
+
+/// Looks a keyed request up.
+///
+/// # Errors
+/// 409 while the first one runs, 422 when the key was used with another body.
+pub fn begin(region: &Region, id: &RequestId, fingerprint: u128, now: Timestamp) -> Result<Start, Problem> {
+    match region.answers.begin(id, fingerprint, now) {
+        Begin::Fresh => Ok(Start::Fresh),
+        Begin::Full => Ok(Start::Full),
+        Begin::Answered(kept) => Ok(Start::Repeat(repeated(&kept))),
+        Begin::Running => Err(Problem {
+            retry_after_seconds: Some(1),
+            ..Problem::new(409, Code::IdempotencyRunning, "the first request with this Idempotency-Key is still running")
+        }),
+        Begin::Mismatch => Err(Problem::new(
+            422,
+            Code::IdempotencyMismatch,
+            "this Idempotency-Key was used with another body; a new request needs a new key",
+        )),
+    }
+}
+
+/// The answer as it is remembered.
+pub fn kept_answer(region: &Region, id: &RequestId, fingerprint: u128, rendered: &Rendered, now: Timestamp) -> KeptAnswer {
+    KeptAnswer {
+        request: id.clone(),
+        fingerprint,
+        status: rendered.status,
+        headers: rendered
+            .headers
+            .iter()
+            .filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())))
+            .collect(),
+        body: rendered.body.clone().into_boxed_slice(),
+        expires_at: now.plus(region.retention),
+    }
+}
+
+fn repeated(kept: &KeptAnswer) -> Rendered {
+    Rendered {
+        status: kept.status,
+        headers: kept
+            .headers
+            .iter()
+            .filter_map(|(name, value)| {
+                Some((name.parse::<HeaderName>().ok()?, HeaderValue::from_str(value).ok()?))
+            })
+            .collect(),
+        body: kept.body.to_vec(),
+    }
+}
+
+/// Many checks in one request; each is decided alone.
+#[utoipa::path(
+    post,
+    path = "/v1/check/batch",
+    tag = "check",
+    request_body(content_type = "application/json", content = crate::http::schema::BatchRequest),
+    responses(
+        (status = 200, description = "Every item's answer with its status, in order", body = crate::http::schema::BatchAnswer),
+        crate::http::schema::RequestProblems,
+    )
+)]
+pub async fn batch(State(region): State<Arc<Region>>, headers: HeaderMap, request: Body) -> Response<Body> {
+    match batched(&region, &headers, request).await {
+        Ok(body) => crate::http::json(200, body),
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn batched(region: &Arc<Region>, headers: &HeaderMap, request: Body) -> Result<Vec<u8>, Problem> {
+    let caller = access::caller(region, headers).await?;
+    if headers.contains_key("idempotency-key") {
+        return Err(Problem::malformed("Idempotency-Key: in a batch each item has its own idempotency_key"));
+    }
+    let bytes = input::body(headers, request, body::BATCH_BYTES_MAX).await?;
+    let batch: BatchBody<'_> = body::parse(&bytes)?;
+    let mut answers = Vec::with_capacity(64 + 384 * batch.items.0.len());
+    answers.extend_from_slice(b"{\"results\":[");
+    let mut items: VecDeque<&[u8]> = VecDeque::with_capacity(batch.items.0.len());
+    for item in &batch.items.0 {
+        items.push_back(item.get().as_bytes());
+    }
+    while !items.is_empty() {
+        // Items are decided in order. Those without a key may then wait for the disk together, so that a
+        // batch of `sync` checks shares its commits; a keyed one ends before the next begins, since that
+        // may repeat it.
+        let mut waiting = Vec::new();
+        let mut keyed_item = None;
+        while let Some(text) = items.pop_front() {
+            match item_key(text) {
+                Ok(None) => waiting.push(Either::Left(plain(region, &caller, text, true))),
+                Ok(Some(key)) => {
+                    keyed_item = Some((text, key));
+                    break;
+                }
+                Err(problem) => waiting.push(Either::Right(std::future::ready(Err(problem)))),
+            }
+        }
+        for answered in join_all(waiting).await {
+            push_answer(&mut answers, answered);
+        }
+        if let Some((text, key)) = keyed_item {
+            let answered = keyed(region, caller.clone(), bytes.slice_ref(text), key, true).await;
+            push_answer(&mut answers, answered);
+        }
+    }
+    answers.extend_from_slice(b"]}");
+    Ok(answers)
+}
+
+fn push_answer(answers: &mut Vec<u8>, answered: Result<Rendered, Problem>) {
+    if answers.last() != Some(&b'[') {
+        answers.push(b',');
+    }
+    match answered {
+        Ok(rendered) => answers.extend_from_slice(&rendered.body),
+        Err(problem) => answers.extend_from_slice(&problem.body()),
+    }
+}
+
+/// The item's own idempotency key, if it names one.
+fn item_key(text: &[u8]) -> Result<Option<String>, Problem> {
+    // Most items have none, and a search is cheaper than a parse.
+    const FIELD: &[u8] = b"idempotency_key";
+    if !text.windows(FIELD.len()).any(|window| window == FIELD) {
+        return Ok(None);
+    }
+    let body: CheckBody<'_> = body::parse(text)?;
+    body.idempotency_key.map(|key| input::plain_key(key.as_str())).transpose()
+}

@@ -1,0 +1,462 @@
+//! The atomic step: judge every limit of a check, then charge all of them or none.
+//!
+//! The shards of all items are locked in index order before the first look and released after the last
+//! charge, so parallel checks in one region are one after another for every counter they share. A new
+//! counter's place is taken before anything is charged: a full ledger is found out while nothing has been
+//! written.
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use crate::algorithm::Admission;
+use crate::algorithm::Standing;
+use crate::algorithm::concurrency::Lease;
+use crate::catalogue::intern::LimitId;
+use crate::domain::decision::DecidedBy;
+use crate::domain::decision::Decision;
+use crate::domain::decision::Reason;
+use crate::domain::limit::Limit;
+use crate::domain::limit::OnUnavailable;
+use crate::domain::stamp::Stamp;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::ledger::Ledger;
+use crate::ledger::counter::Counter;
+use crate::ledger::counter::Entries;
+use crate::ledger::counter::Mark;
+use crate::ledger::hold::Receipt;
+use crate::ledger::shard::Entry;
+use crate::ledger::shard::Name;
+use crate::ledger::shard::Place;
+use crate::ledger::shard::Shard;
+use crate::usage::record::CounterId;
+use crate::usage::record::CounterRecord;
+
+/// When a caller who met a failed store should try again.
+pub const UNAVAILABLE_RETRY_AFTER: Span = Span::from_seconds(1);
+
+/// One limit of a check.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// The limit as it holds for the tenant and the key.
+    pub limit: &'a Limit,
+    /// The number of its name.
+    pub id: LimitId,
+    /// Its epoch for the tenant and the key.
+    pub epoch: u64,
+    /// The key; empty when the limit has none.
+    pub key: &'a str,
+    /// Units asked for; 0 only looks.
+    pub cost: u64,
+}
+
+/// A check.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Region time.
+    pub now: Timestamp,
+    /// Who asks.
+    pub tenant: &'a str,
+    /// Whether the catalogue names the tenant.
+    pub known_tenant: bool,
+    /// What is asked; no (limit, key) twice.
+    pub items: &'a [Item<'a>],
+    /// A hold's number and end, when units are to be held.
+    pub hold: Option<(u128, Timestamp)>,
+    /// Whether receipts and records of the charges are wanted.
+    pub keep: bool,
+    /// Whether the store cannot keep the answer, so that each limit follows its policy.
+    pub store_failed: bool,
+}
+
+/// What one limit said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemOutcome {
+    /// Yes or no.
+    pub decision: Decision,
+    /// Why not.
+    pub reason: Option<Reason>,
+    /// A shadow limit would have said no.
+    pub would_deny: bool,
+    /// Decided by the failure policy.
+    pub degraded: bool,
+    /// What the answer rests on.
+    pub decided_by: DecidedBy,
+    /// How the limit stands after this check.
+    pub standing: Standing,
+    /// When the same check can pass; `None` where waiting cannot help.
+    pub retry_after: Option<Span>,
+    /// How long a leaky bucket makes this call wait.
+    pub delay: Span,
+    /// Start of the window, of limits that have windows.
+    pub window_start: Option<Timestamp>,
+    /// Length of the running calendar window.
+    pub calendar_length: Option<Span>,
+}
+
+/// What a check came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Whether every limit said yes (and so was charged).
+    pub allowed: bool,
+    /// What each said, in the order asked.
+    pub items: SmallVec<[ItemOutcome; 2]>,
+    /// What was charged, if asked to keep it.
+    pub receipts: Vec<Receipt>,
+    /// The charged counters for disk, if asked to keep them.
+    pub records: Vec<CounterRecord>,
+}
+
+/// Where an item's counter stands.
+enum Spot {
+    /// In its shard.
+    Placed(Place),
+    /// Not in the ledger; a place is taken if `reserved`.
+    New {
+        counter: Box<Counter>,
+        reserved: bool,
+    },
+    /// The counter is in a newer epoch of another shape: the limit that this caller still holds is over. It
+    /// is judged as if unused, before the change, and charged nowhere.
+    Past(Box<Counter>),
+}
+
+struct Candidate {
+    guard: usize,
+    hash: u32,
+    spot: Spot,
+    /// Whether the units were there: what passes for another reason is counted, but not drawn from a bucket.
+    admitted: bool,
+}
+
+type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
+
+impl Ledger {
+    /// Decides a check and charges it if every limit says yes.
+    pub fn check(&self, request: &Request<'_>) -> Outcome {
+        let located: SmallVec<[(usize, u32); 2]> = request
+            .items
+            .iter()
+            .map(|item| self.locate(item.id, request.tenant, item.key))
+            .collect();
+        let mut guards = self.lock(located.iter().map(|(shard, _)| *shard));
+        let mut candidates: SmallVec<[Candidate; 2]> = SmallVec::with_capacity(request.items.len());
+        for (item, (shard, hash)) in request.items.iter().zip(located) {
+            let guard = guards
+                .iter()
+                .position(|(locked, _)| *locked == shard)
+                .unwrap_or(0);
+            let candidate = find(&mut guards[guard].1, guard, hash, request.tenant, item);
+            candidates.push(candidate);
+        }
+        let mut items: SmallVec<[ItemOutcome; 2]> = SmallVec::with_capacity(request.items.len());
+        for (index, item) in request.items.iter().enumerate() {
+            let room = self.reserve(&mut candidates, index, &mut guards, request);
+            let candidate = &mut candidates[index];
+            let counter = prepared(candidate, &mut guards, item, request.now);
+            let (told, admitted) = judge(counter, item, request, room);
+            candidate.admitted = admitted;
+            items.push(told);
+        }
+        let allowed = items
+            .iter()
+            .all(|outcome| outcome.decision == Decision::Allow);
+        let mut outcome = Outcome {
+            allowed,
+            items,
+            receipts: Vec::new(),
+            records: Vec::new(),
+        };
+        if allowed {
+            self.charge_all(request, candidates, &mut guards, &mut outcome);
+        } else {
+            for candidate in candidates {
+                if let Spot::New { reserved: true, .. } = candidate.spot {
+                    self.forget_key(request.tenant, request.known_tenant);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Locks the shards, each once, in index order.
+    fn lock(&self, shards: impl Iterator<Item = usize>) -> Guards<'_> {
+        let mut wanted: SmallVec<[usize; 2]> = shards.collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted
+            .into_iter()
+            .map(|shard| (shard, self.shards[shard].lock()))
+            .collect()
+    }
+
+    /// Takes a place for a counter that the check at `index` would make; false when there is none.
+    ///
+    /// All counters of the check have been found by now, so making room spares them: one that is dead is
+    /// about to be charged.
+    fn reserve(
+        &self,
+        candidates: &mut [Candidate],
+        index: usize,
+        guards: &mut Guards<'_>,
+        request: &Request<'_>,
+    ) -> bool {
+        let guard = candidates[index].guard;
+        if request.items[index].cost == 0 || !matches!(candidates[index].spot, Spot::New { .. }) {
+            return true;
+        }
+        let mut room = self.admit_key(request.tenant, request.known_tenant, false);
+        if !room {
+            let found: SmallVec<[Place; 2]> = candidates
+                .iter()
+                .filter(|other| other.guard == guard)
+                .filter_map(|other| match other.spot {
+                    Spot::Placed(place) => Some(place),
+                    Spot::New { .. } | Spot::Past(_) => None,
+                })
+                .collect();
+            self.relieve(&mut guards[guard].1, request.now, &found);
+            room = self.admit_key(request.tenant, request.known_tenant, false);
+        }
+        if !room {
+            self.refused_keys
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        if let Spot::New { reserved, .. } = &mut candidates[index].spot {
+            *reserved = room;
+        }
+        room
+    }
+
+    fn charge_all(
+        &self,
+        request: &Request<'_>,
+        candidates: SmallVec<[Candidate; 2]>,
+        guards: &mut Guards<'_>,
+        outcome: &mut Outcome,
+    ) {
+        for ((item, candidate), told) in
+            request.items.iter().zip(candidates).zip(&mut outcome.items)
+        {
+            let shard = &mut guards[candidate.guard].1;
+            if item.cost == 0 {
+                continue;
+            }
+            let place = match candidate.spot {
+                Spot::Placed(place) => place,
+                Spot::Past(_)
+                | Spot::New {
+                    reserved: false, ..
+                } => continue,
+                Spot::New {
+                    counter,
+                    reserved: true,
+                } => {
+                    let name = Name::new(item.id, request.tenant, item.key);
+                    shard.insert(candidate.hash, name, request.known_tenant, *counter)
+                }
+            };
+            let Some(counter) = shard.change(place) else {
+                continue;
+            };
+            let mark = charge(counter, item, request, candidate.admitted);
+            told.standing = counter.standing(&item.limit.rule, request.now);
+            counter.note_life(&item.limit.rule, &told.standing, request.now);
+            if request.keep {
+                let id = CounterId {
+                    limit: item.limit.name.clone(),
+                    tenant: request.tenant.to_owned(),
+                    key: item.key.to_owned(),
+                };
+                outcome.receipts.push(Receipt {
+                    counter: id.clone(),
+                    epoch: counter.epoch,
+                    window: mark.window,
+                    at: request.now,
+                    entry: Stamp {
+                        start: self.start,
+                        count: mark.entry,
+                    },
+                    units: item.cost,
+                });
+                outcome.records.push(counter.record(
+                    id,
+                    self.actors.own(),
+                    self.start,
+                    Entries::From(mark.entry),
+                ));
+            }
+        }
+    }
+}
+
+/// Charges what was allowed.
+fn charge(counter: &mut Counter, item: &Item<'_>, request: &Request<'_>, admitted: bool) -> Mark {
+    let rule = &item.limit.rule;
+    // A bucket's level tells what enforcement would do. Were it drawn for calls that pass whatever it says
+    // (shadow, unlimited, always allowed, an outage), its debt would grow without bound and refuse for as
+    // long once the limit is enforced again. The call is counted as use all the same.
+    if !admitted && crate::ledger::counter::flow(rule).is_some() {
+        return counter.count(item.cost);
+    }
+    let lease = request.hold.map(|(hold, expires_at)| Lease {
+        hold,
+        expires_at,
+        units: item.cost,
+    });
+    counter.charge(rule, item.cost, request.now, lease)
+}
+
+fn find(shard: &mut Shard, guard: usize, hash: u32, tenant: &str, item: &Item<'_>) -> Candidate {
+    let unused = || Box::new(Counter::new(item.epoch));
+    let enters = |entry: &mut Entry| entry.counter.enter_with(item.epoch, &item.limit.rule);
+    let spot = match shard.find(hash, item.id, tenant, item.key) {
+        Some(place) if shard.get(place).is_some_and(enters) => Spot::Placed(place),
+        Some(_) => Spot::Past(unused()),
+        None => {
+            let mut counter = unused();
+            counter.enter_with(item.epoch, &item.limit.rule);
+            Spot::New {
+                counter,
+                reserved: false,
+            }
+        }
+    };
+    Candidate {
+        guard,
+        hash,
+        spot,
+        admitted: false,
+    }
+}
+
+/// The candidate's counter, brought to `now`.
+fn prepared<'a>(
+    candidate: &'a mut Candidate,
+    guards: &'a mut Guards<'_>,
+    item: &Item<'_>,
+    now: Timestamp,
+) -> Option<&'a mut Counter> {
+    let shard = &mut guards[candidate.guard].1;
+    let (counter, now) = match &mut candidate.spot {
+        Spot::New { counter, .. } | Spot::Past(counter) => (&mut **counter, shard.held(now)),
+        Spot::Placed(place) => (&mut shard.get(*place)?.counter, now),
+    };
+    counter.prepare(&item.limit.rule, now);
+    Some(counter)
+}
+
+/// What `item` is told, before anything is charged, and whether the units are there. `room`: whether its
+/// counter has a place.
+fn judge(
+    counter: Option<&mut Counter>,
+    item: &Item<'_>,
+    request: &Request<'_>,
+    room: bool,
+) -> (ItemOutcome, bool) {
+    let Some(counter) = counter else {
+        // A place that `find` gave under this lock holds a counter; were it not so, nothing is known.
+        return (unknown(item), false);
+    };
+    let now = request.now;
+    let unavailable = request.store_failed || !room;
+    let limit = item.limit;
+    let asked = if item.cost == 0 || limit.overdraft {
+        1
+    } else {
+        item.cost
+    };
+    let admission = counter.admission(&limit.rule, asked, now);
+    let admitted = admission == Admission::Pass;
+    let mut told = ItemOutcome {
+        decision: Decision::Allow,
+        reason: None,
+        would_deny: false,
+        degraded: unavailable,
+        decided_by: if unavailable {
+            DecidedBy::Fallback
+        } else {
+            DecidedBy::Local
+        },
+        standing: counter.standing(&limit.rule, now),
+        retry_after: None,
+        delay: counter.delay(&limit.rule),
+        window_start: counter.window_start(&limit.rule),
+        calendar_length: counter.calendar_length(),
+    };
+    if limit.never_refuses(item.key) {
+        return (told, admitted);
+    }
+    let policy = unavailable.then_some(match limit.on_unavailable {
+        // Use that cannot be counted here cannot be held to a quota of its own.
+        OnUnavailable::Local if !room => OnUnavailable::Closed,
+        policy => policy,
+    });
+    let refusal = refusal(limit, admission, asked, &told.standing, policy);
+    if let Some((reason, retry_after)) = refusal {
+        if limit.enforce {
+            told.decision = Decision::Deny;
+            told.reason = Some(reason);
+            told.retry_after = retry_after;
+        } else {
+            told.would_deny = reason != Reason::Unavailable;
+        }
+    }
+    (told, admitted)
+}
+
+/// Why `asked` units may not pass, and when they may; `None`: they may. `policy` is what to follow when this
+/// region cannot decide or cannot keep the answer.
+fn refusal(
+    limit: &Limit,
+    admission: Admission,
+    asked: u64,
+    standing: &Standing,
+    policy: Option<OnUnavailable>,
+) -> Option<(Reason, Option<Span>)> {
+    if admission == Admission::Never {
+        // True whatever the counters say, so no failure policy is asked.
+        return Some((Reason::CostExceedsQuota, None));
+    }
+    match policy {
+        None => {}
+        Some(OnUnavailable::Open) => return None,
+        Some(OnUnavailable::Closed) => {
+            return Some((Reason::Unavailable, Some(UNAVAILABLE_RETRY_AFTER)));
+        }
+        Some(OnUnavailable::Local) => {
+            let within = standing.used.saturating_add(asked) <= limit.fallback_quota;
+            if !within && admission == Admission::Pass {
+                return Some((
+                    Reason::QuotaExceeded,
+                    Some(standing.reset_after.max(UNAVAILABLE_RETRY_AFTER)),
+                ));
+            }
+        }
+    }
+    match admission {
+        Admission::Pass => None,
+        Admission::Wait { retry_after } => Some((Reason::QuotaExceeded, Some(retry_after))),
+        Admission::Never => Some((Reason::CostExceedsQuota, None)),
+    }
+}
+
+fn unknown(item: &Item<'_>) -> ItemOutcome {
+    let closed = item.limit.on_unavailable != OnUnavailable::Open;
+    ItemOutcome {
+        decision: if closed {
+            Decision::Deny
+        } else {
+            Decision::Allow
+        },
+        reason: closed.then_some(Reason::Unavailable),
+        would_deny: false,
+        degraded: true,
+        decided_by: DecidedBy::Fallback,
+        standing: Standing::default(),
+        retry_after: closed.then_some(UNAVAILABLE_RETRY_AFTER),
+        delay: Span::ZERO,
+        window_start: None,
+        calendar_length: None,
+    }
+}

@@ -1,0 +1,83 @@
+//! Gives units of a counter back.
+
+use crate::domain::limit::Rule;
+use crate::domain::time::WindowId;
+use crate::ledger::counter::Counter;
+use crate::ledger::counter::GiveBack;
+use crate::ledger::counter::NOT_DRAWN;
+use crate::ledger::counter::State;
+use crate::ledger::counter::flow;
+use crate::usage::window::WindowUse;
+
+impl Counter {
+    /// Gives units back to the charge they came from; returns how many were given. The window must still
+    /// be one that the algorithm reads, else nothing is.
+    pub fn give_back(&mut self, rule: &Rule, what: &GiveBack, own_start: u32) -> u64 {
+        match &mut self.state {
+            State::Aligned | State::Calendar { .. } => {
+                let read = if matches!(rule, Rule::SlidingWindow { .. }) {
+                    2
+                } else {
+                    1
+                };
+                give_to(&mut self.windows[..read], Some(what.window), what.units)
+            }
+            State::Bucket(level) => {
+                // What was drawn before the last two segments began has come back by itself.
+                let remembered = self.windows.iter().any(|w| w.id == what.window);
+                let units = if remembered { what.units } else { 0 };
+                if what.entry.count == NOT_DRAWN {
+                    give_to(&mut self.windows, Some(what.window), units)
+                } else {
+                    let given = flow(rule).map_or(0, |flow| level.put_back(&flow, units));
+                    give_to(&mut self.windows, Some(what.window), given);
+                    given
+                }
+            }
+            State::Log(log) => {
+                let given = log.give_back(what.units, what.entry, own_start);
+                give_to(&mut self.windows, Some(what.window), given);
+                given
+            }
+            State::Leases(leases) => leases.free(what.hold, what.units),
+        }
+    }
+
+    /// Gives back up to `units` of whatever is in use now, newest first; returns how many.
+    pub fn refund(&mut self, rule: &Rule, units: u64) -> u64 {
+        match &mut self.state {
+            State::Aligned | State::Calendar { .. } => {
+                let read = if matches!(rule, Rule::SlidingWindow { .. }) {
+                    2
+                } else {
+                    1
+                };
+                give_to(&mut self.windows[..read], None, units)
+            }
+            State::Bucket(level) => {
+                let given = flow(rule).map_or(0, |flow| level.put_back(&flow, units));
+                give_to(&mut self.windows, None, given);
+                given
+            }
+            State::Log(log) => {
+                let given = log.refund(units);
+                give_to(&mut self.windows, None, given);
+                given
+            }
+            State::Leases(_) => 0,
+        }
+    }
+}
+
+/// Gives `units` back to the windows (newest first), or to the one named, as far as they are in use.
+fn give_to(windows: &mut [WindowUse], only: Option<WindowId>, units: u64) -> u64 {
+    let mut left = units;
+    for window in windows {
+        if only.is_none_or(|only| only == window.id) {
+            let given = left.min(window.home());
+            window.give_back(given);
+            left -= given;
+        }
+    }
+    units - left
+}

@@ -1,0 +1,68 @@
+//! Looking closer than a check does: use by region, and use of the window before.
+
+use std::collections::BTreeMap;
+
+use crate::algorithm::Standing;
+use crate::domain::limit::Rule;
+use crate::domain::name::RegionName;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::domain::time::Window;
+use crate::ledger::Ledger;
+use crate::ledger::check::Item;
+use crate::ledger::check::Outcome;
+use crate::ledger::check::Request;
+
+impl Ledger {
+    /// Units in use by region, as far as they are known here; empty when nothing was ever charged.
+    pub fn use_by_region(&self, item: &Item<'_>, tenant: &str, now: Timestamp) -> BTreeMap<RegionName, u64> {
+        let (shard, hash) = self.locate(item.id, tenant, item.key);
+        let mut shard = self.shards[shard].lock();
+        let found = shard.find(hash, item.id, tenant, item.key);
+        let Some(entry) = found.and_then(|place| shard.get(place)) else { return BTreeMap::new() };
+        entry.counter.enter_epoch(item.epoch);
+        entry.counter.prepare(&item.limit.rule, now);
+        let own = &self.actors.own_actor().region;
+        let used = entry.counter.standing(&item.limit.rule, now).used;
+        let mut by_region = BTreeMap::from([(own.clone(), used)]);
+        let mut away: BTreeMap<RegionName, i128> = BTreeMap::new();
+        for slot in entry.counter.window().others().iter().filter(|slot| !slot.home) {
+            if let Some(actor) = self.actors.get(slot.actor) {
+                *away.entry(actor.region.clone()).or_default() += i128::from(slot.p) - i128::from(slot.n);
+            }
+        }
+        by_region.extend(away.into_iter().map(|(region, net)| (region, u64::try_from(net.max(0)).unwrap_or(u64::MAX))));
+        by_region
+    }
+
+    /// Turns the outcome of a look into that of the window which contains `at`: the running one, or of fixed
+    /// and calendar limits the one before. `None` when that window's use is not kept.
+    pub fn rewind(&self, request: &Request<'_>, at: Timestamp, outcome: &mut Outcome) -> Option<()> {
+        let item = request.items.first()?;
+        let told = outcome.items.first_mut()?;
+        let window = match &item.limit.rule {
+            Rule::FixedWindow { window, .. } => Window::aligned(at, *window),
+            Rule::CalendarWindow { calendar, .. } => calendar.window(at),
+            _ => return None,
+        };
+        if told.window_start == Some(window.start) {
+            return Some(());
+        }
+        let (shard, hash) = self.locate(item.id, request.tenant, item.key);
+        let mut shard = self.shards[shard].lock();
+        let place = shard.find(hash, item.id, request.tenant, item.key)?;
+        let before = shard.get(place)?.counter.window_before();
+        if before.id != window.id || window.end > request.now {
+            return None;
+        }
+        let used = before.home();
+        told.standing = Standing {
+            used,
+            remaining: item.limit.rule.quota().saturating_sub(used),
+            reset_after: Span::ZERO,
+        };
+        told.retry_after = None;
+        told.window_start = Some(window.start);
+        Some(())
+    }
+}

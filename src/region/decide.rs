@@ -1,0 +1,68 @@
+//! Deciding with a disk behind it.
+//!
+//! An `async` check never waits: the ledger decides and the next flush writes. A `sync`, keyed or holding
+//! check is charged in memory, put on disk, and only then answered. When the disk does not take it the
+//! charge is undone and the check is decided once more by each limit's failure policy, so an answer is
+//! either on disk or marked degraded.
+
+use crate::ledger::check::Outcome;
+use crate::ledger::check::Request;
+use crate::ledger::hold::HoldRecord;
+use crate::ledger::idempotency::KeptAnswer;
+use crate::region::state::Region;
+use crate::store::Kept;
+use crate::store::StoreError;
+use crate::usage::record::CounterRecord;
+
+/// What must be on disk together with a check's charges.
+#[derive(Debug, Default)]
+pub struct Together {
+    /// The hold that it opens.
+    pub hold: Option<HoldRecord>,
+    /// The answer that a repeat gets again.
+    pub answer: Option<KeptAnswer>,
+}
+
+impl Region {
+    /// Decides a check. `together` says what else goes to disk with an allowed one; it is asked only when
+    /// the disk is waited for.
+    pub async fn decide(&self, request: &Request<'_>, together: impl FnOnce(&Outcome) -> Together) -> Outcome {
+        let store_failed = self.store.is_failed();
+        let mut outcome = self.ledger.check(&Request { store_failed, ..*request });
+        if store_failed || outcome.records.is_empty() {
+            return outcome;
+        }
+        let together = together(&outcome);
+        let records = std::mem::take(&mut outcome.records);
+        let kept = self.keep(request.now, records, together.hold, together.answer).await;
+        if kept.is_ok() {
+            return outcome;
+        }
+        self.undo(request, &outcome);
+        self.ledger.check(&Request { store_failed: true, ..*request })
+    }
+
+    /// Puts records on disk and waits until they are there.
+    ///
+    /// # Errors
+    /// When the store cannot.
+    pub async fn keep(
+        &self,
+        now: crate::domain::time::Timestamp,
+        records: Vec<CounterRecord>,
+        hold: Option<HoldRecord>,
+        answer: Option<KeptAnswer>,
+    ) -> Result<(), StoreError> {
+        let kept = Kept { records, holds: hold.into_iter().collect(), answers: answer.into_iter().collect(), now };
+        self.store.keep(kept).await
+    }
+
+    /// Gives back all that `outcome` charged.
+    fn undo(&self, request: &Request<'_>, outcome: &Outcome) {
+        let hold = request.hold.map_or(0, |(hold, _)| hold);
+        let charged = request.items.iter().filter(|item| item.cost > 0);
+        for (item, receipt) in charged.zip(&outcome.receipts) {
+            self.ledger.give_back(item.id, item.limit, receipt, receipt.units, hold, request.now);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! One region's parts, built from its configuration and from what its store kept.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
+use ahash::RandomState;
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use hashbrown::HashTable;
+use tokio::sync::Notify;
+use tokio::sync::watch;
+
+use crate::catalogue::intern::LimitId;
+use crate::catalogue::view::View;
+use crate::domain::limit::Mode;
+use crate::domain::limit::Rule;
+use crate::domain::name::LimitName;
+use crate::domain::name::PlanName;
+use crate::domain::name::RegionName;
+use crate::domain::time::Span;
+use crate::ledger::Bounds;
+use crate::ledger::Ledger;
+use crate::ledger::answers::Answers;
+use crate::ledger::check::Item;
+use crate::ledger::hold::HoldRecord;
+use crate::ledger::holds::Holds;
+use crate::ledger::idempotency::KeptAnswer;
+use crate::ledger::restore::Restorer;
+use crate::region::changes::Changes;
+use crate::region::clock::Clock;
+use crate::region::clock::Stopwatch;
+use crate::region::config::CheckAuth;
+use crate::region::config::Config;
+use crate::region::config::HeaderStyles;
+use crate::region::config::secret::Secret;
+use crate::region::entropy;
+use crate::region::faults::Faults;
+use crate::region::rejections::Rejections;
+use crate::store::Opened;
+use crate::store::Sink;
+use crate::store::Store;
+use crate::telemetry::meters::LimitMeters;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::refusal::RefusalLog;
+use crate::usage::record::CounterRecord;
+
+/// A running region.
+pub struct Region {
+    /// Its name.
+    pub name: RegionName,
+    /// Its time.
+    pub clock: Clock,
+    /// Its counters.
+    pub ledger: Ledger,
+    /// Its holds.
+    pub holds: Holds,
+    /// Its remembered answers.
+    pub answers: Answers,
+    /// Its newest refusals.
+    pub rejections: Rejections,
+    /// The log of refusals.
+    pub refusal_log: RefusalLog,
+    /// Its disk.
+    pub store: Store,
+    /// Its catalogue's log.
+    pub changes: Changes,
+    /// Its metrics.
+    pub metrics: Metrics,
+    /// How long an answer to a keyed request is remembered.
+    pub retention: Span,
+    /// Which headers answers carry.
+    pub header_styles: HeaderStyles,
+    /// Who may use the check API.
+    pub check_auth: CheckAuth,
+    /// The configured administrator's token.
+    pub admin_token: Option<Secret>,
+    /// The token for `/metrics`; absent: open.
+    pub metrics_token: Option<Secret>,
+    /// Whether faults may be injected.
+    pub faults_enabled: bool,
+    /// Asks the flusher to flush now.
+    pub flush_wanted: Notify,
+    /// Counts flushes that were tried.
+    pub flushed: watch::Sender<u64>,
+    /// Faults that were injected.
+    pub faults: Faults,
+    /// Where its files are.
+    pub data_dir: PathBuf,
+    /// Runs since the start.
+    pub uptime: Stopwatch,
+    meters: ArcSwap<HashTable<(LimitId, Option<PlanName>, Mode, Arc<LimitMeters>)>>,
+    hasher: RandomState,
+    draining: AtomicBool,
+    manual_set: AtomicBool,
+    refused_keys_told: AtomicU64,
+}
+
+impl Region {
+    /// Opens the store and brings everything back that it kept. Blocks on the disk.
+    ///
+    /// # Errors
+    /// When the store cannot be opened or read.
+    pub fn open(config: &Config, clock: Clock) -> anyhow::Result<Arc<Self>> {
+        let started = clock.stopwatch();
+        let opened = Store::open(&config.data_dir, &config.region, entropy::bits64())
+            .with_context(|| format!("data_dir {}", config.data_dir.display()))?;
+        let Opened { store, actors, start, last_time, catalogue, changes } = opened;
+        clock.start_from(last_time);
+        let changes = Changes::restore(store.clone(), catalogue, changes).context("the catalogue in log.db")?;
+        let bounded = |max: u64| usize::try_from(max).unwrap_or(usize::MAX);
+        let seed = || [entropy::bits64(), entropy::bits64()];
+        let bounds = Bounds {
+            keys_max: bounded(config.memory.max_keys),
+            keys_per_tenant_max: bounded(config.memory.max_keys_per_tenant),
+        };
+        let keys_max = bounded(config.idempotency.max_keys);
+        let region = Arc::new(Self {
+            name: config.region.clone(),
+            ledger: Ledger::new(bounds, actors, start, seed()),
+            holds: Holds::new(keys_max),
+            answers: Answers::new(keys_max, seed()),
+            rejections: Rejections::new(seed()),
+            refusal_log: RefusalLog::default(),
+            store,
+            changes,
+            metrics: Metrics::new(&config.metrics.endpoints),
+            retention: config.idempotency.retention,
+            header_styles: HeaderStyles::new(&config.header_styles),
+            check_auth: config.auth.check,
+            admin_token: config.auth.admin_token.clone(),
+            metrics_token: config.metrics.token.clone(),
+            faults_enabled: config.faults_enabled,
+            flush_wanted: Notify::new(),
+            flushed: watch::Sender::new(0),
+            faults: Faults::default(),
+            data_dir: config.data_dir.clone(),
+            uptime: clock.stopwatch(),
+            meters: ArcSwap::default(),
+            hasher: RandomState::with_seeds(1, 2, 3, 4),
+            draining: AtomicBool::new(false),
+            manual_set: AtomicBool::new(false),
+            refused_keys_told: AtomicU64::new(0),
+            clock,
+        });
+        region.restore()?;
+        tracing::info!(
+            counters = region.ledger.keys(),
+            holds = region.holds.len(),
+            answers = region.answers.len(),
+            ms = started.elapsed().as_ms_ceil(),
+            "restored"
+        );
+        Ok(region)
+    }
+
+    /// Brings counters, holds and answers back from the store.
+    fn restore(&self) -> anyhow::Result<()> {
+        let now = (!self.clock.is_manual()).then(|| self.clock.now());
+        let view = self.view();
+        let names = self.changes.names();
+        let mut restoring = Restoring { region: self, view: &view, restorer: Restorer::new(&self.ledger) };
+        self.store.restore(now, &mut restoring).context("the counts on disk")?;
+        let known = |tenant: &str| view.tenant(tenant).is_some_and(|tenant| tenant.known);
+        restoring.restorer.finish(|limit| names.get(limit.as_str()), known);
+        self.holds.for_each(|hold| {
+            let known = known(&hold.tenant);
+            let concurrency = |counter: &crate::usage::record::CounterId| {
+                let found = view.tenant(&counter.tenant)?.limit(counter.limit.as_str())?;
+                matches!(found.limit.rule, Rule::Concurrency { .. }).then_some(found.id)
+            };
+            self.ledger.restore_leases(hold, concurrency, known);
+        });
+        Ok(())
+    }
+
+    /// The catalogue in force.
+    pub fn view(&self) -> arc_swap::Guard<Arc<View>> {
+        self.changes.view()
+    }
+
+    /// The catalogue in force, to be held across waits.
+    pub fn view_full(&self) -> Arc<View> {
+        self.changes.view_full()
+    }
+
+    /// What the counters of one shard changed, for disk.
+    pub fn drain(&self, shard: usize, out: &mut Vec<CounterRecord>) {
+        let names = self.changes.names();
+        let name_of = |id: LimitId| -> Option<LimitName> { names.names().get(usize::try_from(id.0).ok()?).cloned() };
+        self.ledger.drain(shard, name_of, out);
+    }
+
+    /// Flushes now and waits until it was tried; false when the store did not take it.
+    pub async fn flush_now(&self) -> bool {
+        let mut flushed = self.flushed.subscribe();
+        let seen = *flushed.borrow_and_update();
+        self.flush_wanted.notify_one();
+        // One flush may have been running already; the second began after this call.
+        flushed.wait_for(|count| *count >= seen + 2 || self.store.is_failed()).await.is_ok() && !self.store.is_failed()
+    }
+
+    /// Whether each condition for serving is met. A peer out of reach is none of them.
+    pub fn readiness(&self) -> [(&'static str, bool); 3] {
+        [
+            ("catalogue", true),
+            ("store", !self.store.is_failed()),
+            ("accepting", !self.draining.load(Ordering::Relaxed)),
+        ]
+    }
+
+    /// Says whether the region wants no more traffic.
+    pub fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, Ordering::Relaxed);
+    }
+
+    /// Whether the region wants no more traffic.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the manual clock tells a time that somebody chose.
+    pub fn note_clock_set(&self) {
+        self.manual_set.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the clock tells a time that things may expire by.
+    pub fn time_is_set(&self) -> bool {
+        !self.clock.is_manual() || self.manual_set.load(Ordering::Relaxed)
+    }
+
+    /// The counters of a limit for tenants of a plan.
+    pub fn meters(&self, item: &Item<'_>, tier: Option<&PlanName>) -> Arc<LimitMeters> {
+        let mode = item.limit.mode;
+        let hash = self.hasher.hash_one((item.id.0, tier.map(PlanName::as_str)));
+        let known = self.meters.load();
+        let found = known.find(hash, |(id, plan, known_mode, _)| {
+            *id == item.id && *known_mode == mode && plan.as_ref() == tier
+        });
+        if let Some((.., meters)) = found {
+            return Arc::clone(meters);
+        }
+        let meters = self.metrics.limits.limit(item.limit.name.as_str(), tier.map(PlanName::as_str), mode);
+        if known.len() < crate::telemetry::meters::LABEL_SETS_MAX {
+            self.meters.rcu(|known| {
+                let mut next = HashTable::clone(known);
+                let entry = (item.id, tier.cloned(), mode, Arc::clone(&meters));
+                next.insert_unique(hash, entry, |(id, plan, ..)| {
+                    self.hasher.hash_one((id.0, plan.as_ref().map(PlanName::as_str)))
+                });
+                next
+            });
+        }
+        meters
+    }
+
+    /// Brings the gauges up to date; called before metrics are written.
+    pub fn measure(&self) {
+        let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        let metrics = &self.metrics;
+        metrics.live_counters.set(gauge(self.ledger.keys()));
+        metrics.open_holds.set(gauge(self.holds.len()));
+        metrics.idempotency_keys.set(gauge(self.answers.len()));
+        metrics.store_failed.set(i64::from(self.store.is_failed()));
+        metrics.pending_commits.set(i64::try_from(self.store.stats().pending).unwrap_or(i64::MAX));
+        metrics.catalogue_version.set(i64::try_from(self.view().version()).unwrap_or(i64::MAX));
+        metrics.set_clock_steps_back(self.clock.steps_followed_back());
+        let refused = self.ledger.refused_keys();
+        let told = self.refused_keys_told.swap(refused, Ordering::Relaxed);
+        metrics.refused_new_keys.inc_by(refused.saturating_sub(told));
+    }
+}
+
+/// Takes over what the store hands out.
+struct Restoring<'a> {
+    region: &'a Region,
+    view: &'a View,
+    restorer: Restorer<'a>,
+}
+
+impl Sink for Restoring<'_> {
+    fn counter(&mut self, record: CounterRecord) {
+        // A limit that was deleted has no tenant to serve: its use is over.
+        let Some(limit) = self.region.changes.names().get(record.id.limit.as_str()) else { return };
+        let known = self.view.tenant(&record.id.tenant).is_some_and(|tenant| tenant.known);
+        self.restorer.counter(record, limit, known);
+    }
+
+    fn hold(&mut self, hold: HoldRecord) {
+        self.region.holds.restore(hold);
+    }
+
+    fn answer(&mut self, answer: KeptAnswer) {
+        self.region.answers.restore(answer);
+    }
+}

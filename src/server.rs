@@ -1,0 +1,94 @@
+//! The whole server: opens a region, binds its listeners, and knows the order of start and stop.
+//!
+//! Start: bind the listeners (a taken port is found before the disk is touched), open the store, bring
+//! everything back, start the timers, say `ready`.
+//!
+//! Stop: say not ready, keep serving for a moment so that balancers notice, stop accepting, finish running
+//! requests, flush, close the store. A second signal ends the process at once.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::admin;
+use crate::domain::name::RegionName;
+use crate::domain::time::Span;
+use crate::http::listener;
+use crate::http::routes;
+use crate::region::clock::Clock;
+use crate::region::config::Config;
+use crate::region::state::Region;
+use crate::region::timers;
+
+/// A region that drains serves on for this long, so that balancers notice that it is not ready.
+const DRAIN_DELAY: Span = Span::from_ms(500);
+/// Running requests have this long to end once the listeners are closed.
+const GRACE: Span = Span::from_seconds(10);
+
+/// Runs the region that `config` describes until `shutdown` is ready, then drains it. Prints the ready
+/// line to standard output when it serves.
+///
+/// # Errors
+/// When the region cannot start, or cannot stop cleanly.
+pub async fn run(config: Config, clock: Clock, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+    let check = bind("listen.check", config.listen.check).await?;
+    let admin = bind("listen.admin", config.listen.admin).await?;
+    let addresses = (check.local_addr()?, admin.local_addr()?);
+    let opening = config.clone();
+    let region = tokio::task::spawn_blocking(move || Region::open(&opening, clock)).await??;
+    let (stop, stopped) = watch::channel(false);
+    let (stop_flush, flush_stopped) = watch::channel(false);
+    timers::start(&region, &stopped);
+    let flusher = tokio::spawn(timers::flush_until(Arc::clone(&region), config.flush_interval, flush_stopped));
+    let serving = [
+        tokio::spawn(listener::serve(check, routes::router(Arc::clone(&region)), stopped.clone(), GRACE)),
+        tokio::spawn(listener::serve(admin, admin::router(Arc::clone(&region)), stopped.clone(), GRACE)),
+    ];
+    println!("{}", ready_line(&config.region, addresses.0, addresses.1));
+    tracing::info!(region = %config.region, check = %addresses.0, admin = %addresses.1, "serving");
+
+    shutdown.await;
+    tracing::info!("draining");
+    region.set_draining(true);
+    tokio::time::sleep(DRAIN_DELAY.to_std()).await;
+    stop.send_replace(true);
+    for listener in serving {
+        listener.await.context("a listener broke off")?;
+    }
+    stop_flush.send_replace(true);
+    flusher.await.context("the flusher broke off")?;
+    region.store.close().await.context("the store could not be closed in order")?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("{field} = \"{address}\" cannot be bound: choose a free address, or stop what uses it"))
+}
+
+/// The one line on standard output that says that a region serves: what starts it waits for this line.
+pub fn ready_line(region: &RegionName, check: SocketAddr, admin: SocketAddr) -> String {
+    format!("ready region={region} check=http://{check} admin=http://{admin}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ready_line_names_the_region_and_both_listeners() {
+        let region = RegionName::new("us-east-1").expect("a name");
+        let check = SocketAddr::from(([127, 0, 0, 1], 7110));
+        let admin = SocketAddr::from(([127, 0, 0, 1], 7111));
+        assert_eq!(
+            ready_line(&region, check, admin),
+            "ready region=us-east-1 check=http://127.0.0.1:7110 admin=http://127.0.0.1:7111"
+        );
+    }
+}

@@ -1,0 +1,33 @@
+//! Black-box tests: the real binary over HTTP, with a manual clock where time matters.
+//!
+//! Each module is one group of cases; a test's name tells the behaviour, its comment names the case of the public
+//! reports it comes from (ALG-1, BND-3, …) and, where the documented rule differs from the case's, the rule.
+
+mod admin;
+mod algorithm;
+mod answer;
+mod auth;
+mod bad_input;
+mod batch;
+mod boundary;
+mod calendar;
+mod calls;
+mod checks;
+mod clock;
+mod concurrency;
+mod configurations;
+mod counter;
+mod failure;
+mod header;
+mod holds;
+mod idempotency;
+mod keys;
+mod leases;
+mod memory;
+mod overflow;
+mod property;
+mod refund;
+mod restart;
+mod server;
+mod sockets;
+mod unwritable;
