@@ -49,7 +49,10 @@ impl Flow {
 }
 
 /// What was drawn, and when that was true.
+///
+/// Packed to words of 8 bytes: the alignment of a 128-bit integer would cost every counter 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(Rust, packed(8))]
 pub struct Level {
     /// Units drawn times nanoseconds of `per`.
     pub drawn: u128,

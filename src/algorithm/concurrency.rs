@@ -83,12 +83,21 @@ impl Leases {
         }
     }
 
-    /// Takes units under a lease, or adds them to the hold's lease.
+    /// Takes units under a lease, or adds them to the lease that the hold has already.
     pub fn take(&mut self, lease: Lease) {
         match self.0.iter_mut().find(|known| known.hold == lease.hold) {
-            Some(known) => *known = lease,
+            Some(known) => {
+                known.units = known.units.saturating_add(lease.units);
+                known.expires_at = lease.expires_at;
+            }
             None => self.0.push(lease),
         }
+    }
+
+    /// Puts a lease in, in place of the one that the hold has.
+    pub fn set(&mut self, lease: Lease) {
+        self.0.retain(|known| known.hold != lease.hold);
+        self.0.push(lease);
     }
 
     /// Moves the end of a hold's lease; false when it is not there any more.

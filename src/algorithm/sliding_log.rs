@@ -92,6 +92,16 @@ impl Log {
         u64::try_from(self.used).unwrap_or(u64::MAX)
     }
 
+    /// When the oldest entry was charged.
+    pub fn oldest(&self) -> Option<Timestamp> {
+        let inherited = self.inherited.front().map(|(_, entry)| entry.at);
+        let own = self.own.front().map(|entry| entry.at);
+        match (inherited, own) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, other) => one.or(other),
+        }
+    }
+
     /// When the newest entry was charged, whether or not anything is left of it.
     pub fn newest(&self) -> Option<Timestamp> {
         let inherited = self.inherited.back().map(|(_, entry)| entry.at);

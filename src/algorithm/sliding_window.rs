@@ -55,7 +55,10 @@ pub fn admission(quota: u64, windows: &Windows, asked: u64, now: Timestamp) -> A
     let previous = u128::from(windows.previous);
     let current = u128::from(windows.current);
     let (quota, asked) = (u128::from(quota), u128::from(asked));
-    if previous * (length - elapsed) + (current + asked) * length <= quota * length {
+    // Only the sum can pass 128 bits; what is allowed is one product of 64-bit numbers and lies below.
+    let weighed = previous * (length - elapsed);
+    let wanted = (current + asked).saturating_mul(length);
+    if weighed.saturating_add(wanted) <= quota * length {
         return Admission::Pass;
     }
     let until_edge = length - elapsed;

@@ -122,7 +122,11 @@ fn unescaped(quoted: &str) -> Result<String, Problem> {
 /// # Errors
 /// 400 when a parameter is unknown or of the wrong form.
 pub fn query<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, Problem> {
-    let uri = format!("http://region/?{}", raw.unwrap_or_default())
+    let raw = raw.unwrap_or_default();
+    if !is_text(raw) {
+        return Err(Problem::malformed("the query is not UTF-8"));
+    }
+    let uri = format!("http://region/?{raw}")
         .parse()
         .map_err(|_| Problem::malformed("the query is not of the form name=value&…"))?;
     axum::extract::Query::try_from_uri(&uri).map(|axum::extract::Query(query)| query).map_err(|error| {
@@ -130,6 +134,24 @@ pub fn query<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, Problem> {
         let code = if text.contains("unknown field") { Code::UnknownField } else { Code::Malformed };
         Problem::new(400, code, text)
     })
+}
+
+/// Whether a query is UTF-8 once its escapes are resolved; the library would replace what is not.
+fn is_text(query: &str) -> bool {
+    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
+    let mut decoded = Vec::with_capacity(query.len());
+    let mut rest = query.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        match (*byte, digit(after.first()), digit(after.get(1))) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push(u8::try_from(high * 16 + low).unwrap_or(0));
+                rest = after.get(2..).unwrap_or_default();
+            }
+            (byte, ..) => decoded.push(byte),
+        }
+    }
+    std::str::from_utf8(&decoded).is_ok()
 }
 
 /// The bearer token of a request.
@@ -142,6 +164,16 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_query_must_be_text_once_decoded() {
+        for good in ["", "a=b", "a=%C3%A4", "a=%", "a=%zz", "a=ä", "a=%00"] {
+            assert!(is_text(good), "{good}");
+        }
+        for bad in ["a=%FF", "a=%C3", "a=%C3%28"] {
+            assert!(!is_text(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn an_idempotency_key_may_be_quoted_or_not() {

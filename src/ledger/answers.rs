@@ -5,7 +5,8 @@
 //! refused request is forgotten: nothing was taken, so a repeat is judged afresh. The table is bounded and
 //! forgets by age alone.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
@@ -29,7 +30,8 @@ enum Known {
 #[derive(Debug, Default)]
 struct Shard {
     requests: HashMap<RequestId, Known>,
-    by_age: VecDeque<(Timestamp, RequestId)>,
+    /// Soonest end first; answers come back from disk in any order.
+    by_end: BinaryHeap<Reverse<(Timestamp, RequestId)>>,
 }
 
 /// What is known of a request that arrives.
@@ -117,12 +119,17 @@ impl Answers {
     /// Remembers the answer of a running request.
     pub fn finish(&self, answer: KeptAnswer) {
         let mut shard = self.shard(&answer.request).lock();
-        shard
-            .by_age
-            .push_back((answer.expires_at, answer.request.clone()));
-        shard
-            .requests
-            .insert(answer.request.clone(), Known::Answered(Arc::new(answer)));
+        self.remember(&mut shard, answer);
+    }
+
+    fn remember(&self, shard: &mut Shard, answer: KeptAnswer) {
+        let end = Reverse((answer.expires_at, answer.request.clone()));
+        shard.by_end.push(end);
+        let request = answer.request.clone();
+        let known = Known::Answered(Arc::new(answer));
+        if shard.requests.insert(request, known).is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Forgets a running request: it took nothing.
@@ -134,19 +141,15 @@ impl Answers {
         }
     }
 
-    /// Takes over an answer that was read back from disk.
+    /// Takes over an answer that was read back from disk; of two under one key the later one stays.
     pub fn restore(&self, answer: KeptAnswer) {
         let mut shard = self.shard(&answer.request).lock();
-        shard
-            .by_age
-            .push_back((answer.expires_at, answer.request.clone()));
-        if shard
-            .requests
-            .insert(answer.request.clone(), Known::Answered(Arc::new(answer)))
-            .is_none()
+        if let Some(Known::Answered(known)) = shard.requests.get(&answer.request)
+            && known.expires_at >= answer.expires_at
         {
-            self.count.fetch_add(1, Ordering::Relaxed);
+            return;
         }
+        self.remember(&mut shard, answer);
     }
 
     /// Forgets answers whose time is over: at most `most` of each shard.
@@ -158,11 +161,11 @@ impl Answers {
 
     fn forget_old(&self, shard: &mut Shard, now: Timestamp, most: usize) {
         for _ in 0..most {
-            match shard.by_age.front() {
-                Some((expires_at, _)) if *expires_at <= now => {}
+            match shard.by_end.peek() {
+                Some(Reverse((end, _))) if *end <= now => {}
                 _ => return,
             }
-            let Some((_, request)) = shard.by_age.pop_front() else {
+            let Some(Reverse((_, request))) = shard.by_end.pop() else {
                 return;
             };
             // A later answer under the same key has its own place in the order.

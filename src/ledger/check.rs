@@ -57,8 +57,6 @@ pub struct Request<'a> {
     pub now: Timestamp,
     /// Who asks.
     pub tenant: &'a str,
-    /// Whether the catalogue names the tenant.
-    pub known_tenant: bool,
     /// What is asked; no (limit, key) twice.
     pub items: &'a [Item<'a>],
     /// A hold's number and end, when units are to be held.
@@ -141,25 +139,22 @@ impl Ledger {
             .collect();
         let mut guards = self.lock(located.iter().map(|(shard, _)| *shard));
         let mut candidates: SmallVec<[Candidate; 2]> = SmallVec::with_capacity(request.items.len());
-        let mut items: SmallVec<[ItemOutcome; 2]> = SmallVec::with_capacity(request.items.len());
         for (item, (shard, hash)) in request.items.iter().zip(located) {
             let guard = guards
                 .iter()
                 .position(|(locked, _)| *locked == shard)
                 .unwrap_or(0);
-            let mut candidate = find(&mut guards[guard].1, guard, hash, request.tenant, item);
-            let mut unavailable = request.store_failed;
-            if let Spot::New { reserved, .. } = &mut candidate.spot
-                && item.cost > 0
-            {
-                *reserved = self.reserve(&mut guards[guard].1, request);
-                unavailable |= !*reserved;
-            }
-            let counter = prepared(&mut candidate, &mut guards, item, request.now);
-            let (told, admitted) = judge(counter, item, request.now, unavailable);
+            let candidate = find(&mut guards[guard].1, guard, hash, request.tenant, item);
+            candidates.push(candidate);
+        }
+        let mut items: SmallVec<[ItemOutcome; 2]> = SmallVec::with_capacity(request.items.len());
+        for (index, item) in request.items.iter().enumerate() {
+            let room = self.reserve(&mut candidates, index, &mut guards, request);
+            let candidate = &mut candidates[index];
+            let counter = prepared(candidate, &mut guards, item, request.now);
+            let (told, admitted) = judge(counter, item, request, room);
             candidate.admitted = admitted;
             items.push(told);
-            candidates.push(candidate);
         }
         let allowed = items
             .iter()
@@ -173,9 +168,14 @@ impl Ledger {
         if allowed {
             self.charge_all(request, candidates, &mut guards, &mut outcome);
         } else {
-            for candidate in candidates {
+            for ((item, told), mut candidate) in request.items.iter().zip(&mut outcome.items).zip(candidates) {
+                if told.decision == Decision::Allow
+                    && let Some(counter) = prepared(&mut candidate, &mut guards, item, request.now)
+                {
+                    told.standing = counter.standing(&item.limit.rule, request.now);
+                }
                 if let Spot::New { reserved: true, .. } = candidate.spot {
-                    self.forget_key(request.tenant, request.known_tenant);
+                    self.forget_key(request.tenant);
                 }
             }
         }
@@ -193,17 +193,42 @@ impl Ledger {
             .collect()
     }
 
-    fn reserve(&self, shard: &mut Shard, request: &Request<'_>) -> bool {
-        if self.admit_key(request.tenant, request.known_tenant, false) {
+    /// Takes a place for a counter that the check at `index` would make; false when there is none.
+    ///
+    /// All counters of the check have been found by now, so making room spares them: one that is dead is
+    /// about to be charged.
+    fn reserve(
+        &self,
+        candidates: &mut [Candidate],
+        index: usize,
+        guards: &mut Guards<'_>,
+        request: &Request<'_>,
+    ) -> bool {
+        let guard = candidates[index].guard;
+        if request.items[index].cost == 0 || !matches!(candidates[index].spot, Spot::New { .. }) {
             return true;
         }
-        self.relieve(shard, request.now);
-        let reserved = self.admit_key(request.tenant, request.known_tenant, false);
-        if !reserved {
+        let mut room = self.admit_key(request.tenant, false);
+        if !room {
+            let found: SmallVec<[Place; 2]> = candidates
+                .iter()
+                .filter(|other| other.guard == guard)
+                .filter_map(|other| match other.spot {
+                    Spot::Placed(place) => Some(place),
+                    Spot::New { .. } | Spot::Past(_) => None,
+                })
+                .collect();
+            self.relieve(&mut guards[guard].1, request.now, &found);
+            room = self.admit_key(request.tenant, false);
+        }
+        if !room {
             self.refused_keys
                 .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
-        reserved
+        if let Spot::New { reserved, .. } = &mut candidates[index].spot {
+            *reserved = room;
+        }
+        room
     }
 
     fn charge_all(
@@ -231,7 +256,7 @@ impl Ledger {
                     reserved: true,
                 } => {
                     let name = Name::new(item.id, request.tenant, item.key);
-                    shard.insert(candidate.hash, name, request.known_tenant, *counter)
+                    shard.insert(candidate.hash, name, *counter)
                 }
             };
             let Some(counter) = shard.change(place) else {
@@ -324,17 +349,20 @@ fn prepared<'a>(
     Some(counter)
 }
 
-/// What `item` is told, before anything is charged, and whether the units are there.
+/// What `item` is told, before anything is charged, and whether the units are there. `room`: whether its
+/// counter has a place.
 fn judge(
     counter: Option<&mut Counter>,
     item: &Item<'_>,
-    now: Timestamp,
-    unavailable: bool,
+    request: &Request<'_>,
+    room: bool,
 ) -> (ItemOutcome, bool) {
     let Some(counter) = counter else {
         // A place that `find` gave under this lock holds a counter; were it not so, nothing is known.
         return (unknown(item), false);
     };
+    let now = request.now;
+    let unavailable = request.store_failed || !room;
     let limit = item.limit;
     let asked = if item.cost == 0 || limit.overdraft {
         1
@@ -353,7 +381,12 @@ fn judge(
         } else {
             DecidedBy::Local
         },
-        standing: counter.standing(&limit.rule, now),
+        // What is about to be charged is told as it stands afterwards.
+        standing: if admitted && !unavailable && item.cost > 0 {
+            Standing::default()
+        } else {
+            counter.standing(&limit.rule, now)
+        },
         retry_after: None,
         delay: counter.delay(&limit.rule),
         window_start: counter.window_start(&limit.rule),
@@ -362,7 +395,12 @@ fn judge(
     if limit.never_refuses(item.key) {
         return (told, admitted);
     }
-    let refusal = refusal(limit, admission, asked, &told.standing, unavailable);
+    let policy = unavailable.then_some(match limit.on_unavailable {
+        // Use that cannot be counted here cannot be held to a quota of its own.
+        OnUnavailable::Local if !room => OnUnavailable::Closed,
+        policy => policy,
+    });
+    let refusal = refusal(limit, admission, asked, &told.standing, policy);
     if let Some((reason, retry_after)) = refusal {
         if limit.enforce {
             told.decision = Decision::Deny;
@@ -375,32 +413,32 @@ fn judge(
     (told, admitted)
 }
 
-/// Why `asked` units may not pass, and when they may; `None`: they may.
+/// Why `asked` units may not pass, and when they may; `None`: they may. `policy` is what to follow when this
+/// region cannot decide or cannot keep the answer.
 fn refusal(
     limit: &Limit,
     admission: Admission,
     asked: u64,
     standing: &Standing,
-    unavailable: bool,
+    policy: Option<OnUnavailable>,
 ) -> Option<(Reason, Option<Span>)> {
     if admission == Admission::Never {
         // True whatever the counters say, so no failure policy is asked.
         return Some((Reason::CostExceedsQuota, None));
     }
-    if unavailable {
-        match limit.on_unavailable {
-            OnUnavailable::Open => return None,
-            OnUnavailable::Closed => {
-                return Some((Reason::Unavailable, Some(UNAVAILABLE_RETRY_AFTER)));
-            }
-            OnUnavailable::Local => {
-                let within = standing.used.saturating_add(asked) <= limit.fallback_quota;
-                if !within && admission == Admission::Pass {
-                    return Some((
-                        Reason::QuotaExceeded,
-                        Some(standing.reset_after.max(UNAVAILABLE_RETRY_AFTER)),
-                    ));
-                }
+    match policy {
+        None => {}
+        Some(OnUnavailable::Open) => return None,
+        Some(OnUnavailable::Closed) => {
+            return Some((Reason::Unavailable, Some(UNAVAILABLE_RETRY_AFTER)));
+        }
+        Some(OnUnavailable::Local) => {
+            let within = standing.used.saturating_add(asked) <= limit.fallback_quota;
+            if !within && admission == Admission::Pass {
+                return Some((
+                    Reason::QuotaExceeded,
+                    Some(standing.reset_after.max(UNAVAILABLE_RETRY_AFTER)),
+                ));
             }
         }
     }

@@ -330,7 +330,8 @@ impl Counter {
         self.version
     }
 
-    /// Charges `cost` units at `now`; on a concurrency limit they are held under `lease`.
+    /// Charges `cost` units at `now`; on a concurrency limit they are held under `lease`, whose own units are
+    /// not read.
     pub fn charge(&mut self, rule: &Rule, cost: u64, now: Timestamp, lease: Option<Lease>) -> Mark {
         let mut entry = 0;
         match &mut self.state {
@@ -343,7 +344,10 @@ impl Counter {
             State::Log(log) => entry = log.charge(cost, now, self.version & VERSION_MASK),
             State::Leases(leases) => {
                 if let Some(lease) = lease {
-                    leases.take(lease);
+                    leases.take(Lease {
+                        units: cost,
+                        ..lease
+                    });
                 }
             }
         }
@@ -416,7 +420,7 @@ impl Counter {
             self.state = State::Leases(Box::default());
         }
         if let State::Leases(leases) = &mut self.state {
-            leases.take(lease);
+            leases.set(lease);
             self.dead_at = leases.last_end().unwrap_or(self.dead_at);
         }
     }

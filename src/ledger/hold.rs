@@ -30,7 +30,7 @@ pub struct Receipt {
     pub at: Timestamp,
     /// The entry of a sliding log.
     pub entry: Stamp,
-    /// Units that are still charged by this receipt.
+    /// Units that it charged.
     pub units: u64,
 }
 

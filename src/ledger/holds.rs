@@ -1,7 +1,8 @@
 //! The table of holds: open ones, and closed ones for as long as their answer may be asked for again.
 //!
 //! A hold is changed under its shard's lock, which is always taken before any lock of the counters. The
-//! table is bounded; a hold that is closed or expired makes room for a new one, an open one never does.
+//! table is bounded; a hold that is closed or expired, and that the disk knows to be so, makes room for a
+//! new one; an open one never does.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
@@ -23,9 +24,16 @@ pub const REMEMBERED: Span = Span::from_seconds(3600);
 /// The longest hold.
 pub const TTL_MAX: Span = concurrency::TTL_MAX;
 
+#[derive(Debug)]
+struct Held {
+    record: HoldRecord,
+    /// Whether the disk lacks this version.
+    dirty: bool,
+}
+
 #[derive(Debug, Default)]
 struct Shard {
-    holds: HashMap<HoldKey, HoldRecord>,
+    holds: HashMap<HoldKey, Held>,
     order: VecDeque<HoldKey>,
     dirty: Vec<HoldKey>,
 }
@@ -93,7 +101,9 @@ impl Holds {
         }
         for shard in &self.shards {
             let mut shard = shard.lock();
-            if self.drop_ended(&mut shard, 64, |hold| hold.standing(now) != Standing::Open) > 0 {
+            // A hold whose end the disk has not seen would come back open and be given back twice.
+            let over = |held: &Held| !held.dirty && held.record.standing(now) != Standing::Open;
+            if self.drop_ended(&mut shard, 64, over) > 0 {
                 return true;
             }
         }
@@ -112,7 +122,13 @@ impl Holds {
         let mut shard = self.shard(key).lock();
         shard.order.push_back(key);
         shard.dirty.push(key);
-        shard.holds.insert(key, record);
+        let held = Held {
+            record,
+            dirty: true,
+        };
+        if shard.holds.insert(key, held).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Takes over a hold that was read back from disk; the newest version of one hold wins.
@@ -120,11 +136,15 @@ impl Holds {
         let key = record.key;
         let mut shard = self.shard(key).lock();
         match shard.holds.get_mut(&key) {
-            Some(known) if known.version >= record.version => {}
-            Some(known) => *known = record,
+            Some(known) if known.record.version >= record.version => {}
+            Some(known) => known.record = record,
             None => {
+                let held = Held {
+                    record,
+                    dirty: false,
+                };
                 shard.order.push_back(key);
-                shard.holds.insert(key, record);
+                shard.holds.insert(key, held);
                 self.count.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -134,10 +154,11 @@ impl Holds {
     /// again if its version rose.
     pub fn with<T>(&self, key: HoldKey, change: impl FnOnce(&mut HoldRecord) -> T) -> Option<T> {
         let mut shard = self.shard(key).lock();
-        let hold = shard.holds.get_mut(&key)?;
-        let version = hold.version;
-        let done = change(hold);
-        if hold.version != version {
+        let held = shard.holds.get_mut(&key)?;
+        let version = held.record.version;
+        let done = change(&mut held.record);
+        if held.record.version != version && !held.dirty {
+            held.dirty = true;
             shard.dirty.push(key);
         }
         Some(done)
@@ -146,7 +167,8 @@ impl Holds {
     /// Every hold, a shard at a time.
     pub fn for_each(&self, mut each: impl FnMut(&HoldRecord)) {
         for shard in &self.shards {
-            shard.lock().holds.values().for_each(&mut each);
+            let shard = shard.lock();
+            shard.holds.values().for_each(|held| each(&held.record));
         }
     }
 
@@ -155,10 +177,14 @@ impl Holds {
         let mut changed = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let mut dirty = std::mem::take(&mut shard.dirty);
-            dirty.sort_unstable();
-            dirty.dedup();
-            changed.extend(dirty.iter().filter_map(|key| shard.holds.get(key)).cloned());
+            for key in std::mem::take(&mut shard.dirty) {
+                if let Some(held) = shard.holds.get_mut(&key)
+                    && held.dirty
+                {
+                    held.dirty = false;
+                    changed.push(held.record.clone());
+                }
+            }
         }
         changed
     }
@@ -167,23 +193,18 @@ impl Holds {
     pub fn sweep(&self, now: Timestamp, most: usize) {
         for shard in &self.shards {
             let mut shard = shard.lock();
-            self.drop_ended(&mut shard, most, |hold| hold.forget_at <= now);
+            self.drop_ended(&mut shard, most, |held| held.record.forget_at <= now);
         }
     }
 
-    fn drop_ended(
-        &self,
-        shard: &mut Shard,
-        most: usize,
-        ended: impl Fn(&HoldRecord) -> bool,
-    ) -> usize {
+    fn drop_ended(&self, shard: &mut Shard, most: usize, ended: impl Fn(&Held) -> bool) -> usize {
         let mut dropped = 0;
         for _ in 0..most.min(shard.order.len()) {
             let Some(key) = shard.order.pop_front() else {
                 break;
             };
             match shard.holds.get(&key) {
-                Some(hold) if ended(hold) => {
+                Some(held) if ended(held) => {
                     shard.holds.remove(&key);
                     self.count.fetch_sub(1, Ordering::Relaxed);
                     dropped += 1;

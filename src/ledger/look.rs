@@ -15,29 +15,53 @@ use crate::ledger::check::Request;
 
 impl Ledger {
     /// Units in use by region, as far as they are known here; empty when nothing was ever charged.
-    pub fn use_by_region(&self, item: &Item<'_>, tenant: &str, now: Timestamp) -> BTreeMap<RegionName, u64> {
+    pub fn use_by_region(
+        &self,
+        item: &Item<'_>,
+        tenant: &str,
+        now: Timestamp,
+    ) -> BTreeMap<RegionName, u64> {
         let (shard, hash) = self.locate(item.id, tenant, item.key);
         let mut shard = self.shards[shard].lock();
         let found = shard.find(hash, item.id, tenant, item.key);
-        let Some(entry) = found.and_then(|place| shard.get(place)) else { return BTreeMap::new() };
-        entry.counter.enter_epoch(item.epoch);
+        let Some(entry) = found.and_then(|place| shard.get(place)) else {
+            return BTreeMap::new();
+        };
+        if !entry.counter.enter_with(item.epoch, &item.limit.rule) {
+            return BTreeMap::new();
+        }
         entry.counter.prepare(&item.limit.rule, now);
         let own = &self.actors.own_actor().region;
         let used = entry.counter.standing(&item.limit.rule, now).used;
         let mut by_region = BTreeMap::from([(own.clone(), used)]);
         let mut away: BTreeMap<RegionName, i128> = BTreeMap::new();
-        for slot in entry.counter.window().others().iter().filter(|slot| !slot.home) {
+        for slot in entry
+            .counter
+            .window()
+            .others()
+            .iter()
+            .filter(|slot| !slot.home)
+        {
             if let Some(actor) = self.actors.get(slot.actor) {
-                *away.entry(actor.region.clone()).or_default() += i128::from(slot.p) - i128::from(slot.n);
+                *away.entry(actor.region.clone()).or_default() +=
+                    i128::from(slot.p) - i128::from(slot.n);
             }
         }
-        by_region.extend(away.into_iter().map(|(region, net)| (region, u64::try_from(net.max(0)).unwrap_or(u64::MAX))));
+        by_region.extend(
+            away.into_iter()
+                .map(|(region, net)| (region, u64::try_from(net.max(0)).unwrap_or(u64::MAX))),
+        );
         by_region
     }
 
     /// Turns the outcome of a look into that of the window which contains `at`: the running one, or of fixed
     /// and calendar limits the one before. `None` when that window's use is not kept.
-    pub fn rewind(&self, request: &Request<'_>, at: Timestamp, outcome: &mut Outcome) -> Option<()> {
+    pub fn rewind(
+        &self,
+        request: &Request<'_>,
+        at: Timestamp,
+        outcome: &mut Outcome,
+    ) -> Option<()> {
         let item = request.items.first()?;
         let told = outcome.items.first_mut()?;
         let window = match &item.limit.rule {

@@ -73,8 +73,6 @@ impl Name {
 pub struct Entry {
     /// The counter's name.
     pub name: Name,
-    /// Whether it counts towards its own tenant's cap (else towards that of all unknown tenants).
-    pub known_tenant: bool,
     /// The counter.
     pub counter: Counter,
     hash: u32,
@@ -169,10 +167,9 @@ impl Shard {
     }
 
     /// Puts in a counter that is not here yet.
-    pub fn insert(&mut self, hash: u32, name: Name, known_tenant: bool, counter: Counter) -> Place {
+    pub fn insert(&mut self, hash: u32, name: Name, counter: Counter) -> Place {
         let entry = Entry {
             name,
-            known_tenant,
             counter,
             hash,
         };
@@ -204,6 +201,9 @@ impl Shard {
 
     /// The counter at a place, about to be changed: the disk lacks something of it from now on.
     pub fn change(&mut self, place: Place) -> Option<&mut Counter> {
+        if self.dirty.len() >= self.chunks.len() * CHUNK * 2 {
+            self.compact_dirty();
+        }
         let cell = self.chunks.get_mut(place.0 as usize / CHUNK)?;
         let entry = cell.get_mut(place.0 as usize % CHUNK)?.as_mut()?;
         if !entry.counter.dirty {
@@ -212,6 +212,16 @@ impl Shard {
         }
         entry.counter.touch(self.floor);
         Some(&mut entry.counter)
+    }
+
+    /// Lists every dirty place once.
+    ///
+    /// A place whose counter was swept stands in the list once more when its next counter is changed; as
+    /// long as nobody drains the list (a failed store), only this keeps it from growing without end.
+    fn compact_dirty(&mut self) {
+        let cells = u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX);
+        let is_dirty = |place: &u32| self.cell(*place).is_some_and(|entry| entry.counter.dirty);
+        self.dirty = (0..cells).filter(is_dirty).collect();
     }
 
     /// Hands out every dirty counter once and takes the mark from it.
@@ -227,12 +237,13 @@ impl Shard {
     }
 
     /// Looks at up to `cells` places, going on from the last call, and removes counters that are dead at
-    /// `now`; returns whether the end was reached. Removed entries are handed to `gone`.
+    /// `now`, but none at `spared`; returns whether the end was reached. Removed entries are handed to `gone`.
     pub fn sweep(
         &mut self,
         now: Timestamp,
         grace: Span,
         cells: u32,
+        spared: &[Place],
         mut gone: impl FnMut(Entry),
     ) -> bool {
         let end = u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX);
@@ -242,6 +253,7 @@ impl Shard {
             if self
                 .cell(place)
                 .is_some_and(|entry| entry.counter.dead_at.plus(grace) <= now)
+                && !spared.contains(&Place(place))
                 && let Some(entry) = self.remove(place)
             {
                 self.horizon = self.horizon.max(now);
@@ -277,5 +289,53 @@ impl Shard {
         self.free.push(place);
         self.floor = self.floor.max(entry.counter.version());
         Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_dirty_places_is_bounded_when_nobody_drains_it() {
+        let mut shard = Shard::new(1);
+        // One counter that lives keeps the shard from being emptied as a whole.
+        let keep = shard.insert(8, Name::new(LimitId(1), "t", "x"), live());
+        shard.change(keep);
+        let mut place = shard.insert(7, Name::new(LimitId(1), "t", "0"), Counter::new(1));
+        for n in 1..10_000 {
+            shard.change(place);
+            shard.sweep(Timestamp::EPOCH, Span::ZERO, 64, &[], |_| ());
+            assert_eq!(shard.len(), 1);
+            let name = Name::new(LimitId(1), "t", &n.to_string());
+            place = shard.insert(7, name, Counter::new(1));
+        }
+        assert!(shard.dirty.len() <= 2 * CHUNK, "{}", shard.dirty.len());
+        shard.change(place);
+        let mut drained = Vec::new();
+        shard.drain_dirty(|name, _| drained.push(name.key().to_owned()));
+        drained.sort();
+        assert_eq!(drained, ["9999", "x"]);
+    }
+
+    fn live() -> Counter {
+        let mut counter = Counter::new(1);
+        counter.dead_at = Timestamp::MAX;
+        counter
+    }
+
+    #[test]
+    fn parts_of_a_name_do_not_run_together() {
+        let long = "t".repeat(TENANT_BYTES_MAX);
+        for (tenant, key) in [
+            ("a:b", "c"),
+            ("a", "b:c"),
+            ("a", ""),
+            (long.as_str(), "\u{0}"),
+            ("日本", "語"),
+        ] {
+            let name = Name::new(LimitId(1), tenant, key);
+            assert_eq!((name.tenant(), name.key()), (tenant, key));
+        }
     }
 }

@@ -60,9 +60,13 @@ impl Region {
     /// Gives back all that `outcome` charged.
     fn undo(&self, request: &Request<'_>, outcome: &Outcome) {
         let hold = request.hold.map_or(0, |(hold, _)| hold);
-        let charged = request.items.iter().filter(|item| item.cost > 0);
-        for (item, receipt) in charged.zip(&outcome.receipts) {
-            self.ledger.give_back(item.id, item.limit, receipt, receipt.units, hold, request.now);
+        for receipt in &outcome.receipts {
+            // Not every item that was allowed has a receipt: one that there was no room to count has none.
+            let counter = &receipt.counter;
+            let charged = request.items.iter().find(|item| item.limit.name == counter.limit && item.key == counter.key);
+            if let Some(item) = charged {
+                self.ledger.give_back(item.id, item.limit, receipt, receipt.units, hold, request.now);
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
 //! One window's use in memory: this process's own slot inline, everything else folded aside.
 //!
 //! A map per key would cost more memory than all the rest of a counter, so the slots of other actors are
-//! boxed and absent until one exists, and their sums are kept beside them: reading a counter is three
-//! additions.
+//! boxed and absent until one exists. There are as many as regions, and for one window as many more as
+//! processes were started again inside it, so they are added up when they are read.
+
+use smallvec::SmallVec;
 
 use crate::domain::time::WindowId;
 use crate::usage::actor::ActorId;
@@ -27,14 +29,7 @@ pub struct WindowUse {
     pub id: WindowId,
     own_p: u64,
     own_n: u64,
-    others: Option<Box<Others>>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Others {
-    home_net: i128,
-    away_net: i128,
-    slots: Vec<Slot>,
+    others: Option<Box<SmallVec<[Slot; 2]>>>,
 }
 
 impl WindowUse {
@@ -60,11 +55,8 @@ impl WindowUse {
 
     fn net(&self, away: bool) -> u64 {
         let mut net = i128::from(self.own_p) - i128::from(self.own_n);
-        if let Some(others) = &self.others {
-            net = net.saturating_add(others.home_net);
-            if away {
-                net = net.saturating_add(others.away_net);
-            }
+        for slot in self.others().iter().filter(|slot| away || slot.home) {
+            net += i128::from(slot.p) - i128::from(slot.n);
         }
         u64::try_from(net.max(0)).unwrap_or(u64::MAX)
     }
@@ -96,36 +88,26 @@ impl WindowUse {
     pub fn others(&self) -> &[Slot] {
         self.others
             .as_deref()
-            .map_or(&[], |others| others.slots.as_slice())
+            .map_or(&[], |others| others.as_slice())
     }
 
     /// Joins what is known of another actor's slot. Returns whether anything was news.
     pub fn merge_slot(&mut self, news: Slot) -> bool {
-        let others = self.others.get_or_insert_default();
-        let known = match others
-            .slots
-            .iter_mut()
-            .find(|slot| slot.actor == news.actor)
-        {
-            Some(known) => known,
-            None => {
-                others.slots.push(Slot { p: 0, n: 0, ..news });
-                let Some(last) = others.slots.last_mut() else {
-                    return false;
-                };
-                last
-            }
-        };
-        let gained_p = news.p.saturating_sub(known.p);
-        let gained_n = news.n.saturating_sub(known.n);
-        known.p += gained_p;
-        known.n += gained_n;
-        let gained = i128::from(gained_p) - i128::from(gained_n);
-        if known.home {
-            others.home_net = others.home_net.saturating_add(gained);
-        } else {
-            others.away_net = others.away_net.saturating_add(gained);
+        if news.p == 0 && news.n == 0 {
+            return false;
         }
-        gained_p > 0 || gained_n > 0
+        let others = self.others.get_or_insert_default();
+        match others.iter_mut().find(|slot| slot.actor == news.actor) {
+            Some(known) => {
+                let is_news = news.p > known.p || news.n > known.n;
+                known.p = known.p.max(news.p);
+                known.n = known.n.max(news.n);
+                is_news
+            }
+            None => {
+                others.push(news);
+                true
+            }
+        }
     }
 }

@@ -1,15 +1,22 @@
 //! What the random tests have found, each with the values that showed it, so that it stays found.
 
 use highwater::domain::calendar::Period;
+use highwater::domain::decision::Decision;
+use highwater::domain::decision::Reason;
 use highwater::domain::limit::AMOUNT_MAX;
+use highwater::domain::limit::OnUnavailable;
 use highwater::domain::time::Span;
+use highwater::ledger::Bounds;
+use highwater::ledger::check::Request;
 
 use crate::restart::Order;
 use crate::restart::restore;
 use crate::scene::Desk;
 use crate::scene::WIDE;
+use crate::scene::at;
 use crate::scene::bucket;
 use crate::scene::calendar;
+use crate::scene::concurrency;
 use crate::scene::drain;
 use crate::scene::fixed;
 use crate::scene::ledger;
@@ -146,7 +153,7 @@ fn a_log_is_joined_from_all_its_records() {
     written.extend(drain(&first));
     let second = ledger_of_start(2, WIDE);
     for record in written.iter().chain(&written) {
-        second.merge(record, desk.id, true);
+        second.merge(record, desk.id);
     }
     assert_eq!(desk.look(&second, ms(2)).standing.used, 7);
 }
@@ -280,4 +287,82 @@ fn a_bucket_takes_nothing_back_that_has_come_back_by_itself() {
     assert!(desk.passes(&ledger, ms(3_600_000), 10));
     assert_eq!(desk.give_back(&ledger, ms(3_600_000), &receipt, 10, 1), 0);
     assert!(!desk.passes(&ledger, ms(3_600_000), 1));
+}
+
+/// Making room for the second limit of a check swept the dead counter of its first limit, which had been
+/// found already: it was allowed and charged nowhere, or to whatever took its place.
+#[test]
+fn making_room_for_one_limit_of_a_check_spares_the_others() {
+    let narrow = Bounds {
+        keys_max: 1,
+        keys_per_tenant_max: 10,
+    };
+    let idle = Desk::new(bucket(1, 1, seconds(1)));
+    for n in 0..800 {
+        let ledger = ledger_of_start(1, narrow);
+        let fresh = Desk::new(fixed(9, seconds(60)))
+            .with_id(2)
+            .with_key(&n.to_string());
+        assert!(idle.passes(&ledger, ms(0), 1));
+        let items = [idle.item(1), fresh.item(1)];
+        let outcome = ledger.check(&Request {
+            now: ms(5_000),
+            tenant: "acme",
+            items: &items,
+            hold: None,
+            keep: false,
+            store_failed: false,
+        });
+        assert!(outcome.allowed);
+        assert_eq!(idle.look(&ledger, ms(5_000)).standing.used, 1, "beside {n}");
+    }
+}
+
+/// With no room to count a key, `local` knew of no use and let every call pass.
+#[test]
+fn local_refuses_what_it_has_no_room_to_count() {
+    let narrow = Bounds {
+        keys_max: 1,
+        keys_per_tenant_max: 10,
+    };
+    let ledger = ledger_of_start(1, narrow);
+    let mut desk = Desk::new(fixed(9, seconds(60)));
+    desk.limit.on_unavailable = OnUnavailable::Local;
+    desk.limit.fallback_quota = 3;
+    assert!(desk.passes(&ledger, ms(0), 1));
+    let told = desk.with_key("user-2").take(&ledger, ms(0), 1);
+    assert_eq!(told.decision, Decision::Deny);
+    assert_eq!(told.reason, Some(Reason::Unavailable));
+    // With a failed store, but room, it is as the limit says: 3 of its own, and 429 after that.
+    let mut cut_off = desk.clone();
+    cut_off.store_failed = true;
+    assert!(cut_off.passes(&ledger, ms(0), 2));
+    let told = cut_off.take(&ledger, ms(0), 1);
+    assert_eq!(told.reason, Some(Reason::QuotaExceeded));
+}
+
+/// The sum of a sliding window did not fit 128 bits: a long window after much unlimited use.
+#[test]
+fn a_sliding_window_of_centuries_does_not_overflow() {
+    let ledger = ledger();
+    let mut endless = limit(sliding(
+        u64::MAX,
+        Span::from_nanos(14_134_175_105_097_540_531),
+    ));
+    endless.unlimited = true;
+    let desk = Desk::of(endless);
+    assert!(desk.passes(&ledger, ms(0), 1));
+    assert!(desk.passes(&ledger, at(i64::MAX - 1), 15_637_434_852_309_302_170));
+    assert!(desk.passes(&ledger, at(i64::MAX - 1), 8_437_713_813_297_254_335));
+}
+
+/// Units charged to a hold after it had taken some replaced its lease instead of adding to it.
+#[test]
+fn a_late_charge_adds_to_the_lease_of_its_hold() {
+    let ledger = ledger();
+    let desk = Desk::new(concurrency(9));
+    assert!(desk.hold(&ledger, ms(0), 2, 7, ms(30_000)).is_some());
+    assert_eq!(desk.charge_late(&ledger, ms(1), 3, 7, ms(30_000)), 3);
+    assert_eq!(desk.look(&ledger, ms(2)).standing.used, 5);
+    assert_eq!(desk.look(&ledger, ms(30_000)).standing.used, 0);
 }

@@ -16,10 +16,16 @@
 //!
 //! [`Ledger`]: highwater::ledger::Ledger
 
+mod answers;
+mod bounds;
+mod cases;
+mod extremes;
 mod found;
+mod holds;
 mod ledger;
 mod oracle;
 mod restart;
 mod scene;
+mod sizes;
 mod steps;
 mod traces;

@@ -1,17 +1,33 @@
 //! What a ledger wrote, merged into a fresh one, gives the same answers.
 
+use highwater::domain::calendar::Period;
 use highwater::ledger::Ledger;
 use highwater::ledger::restore::Restorer;
 use highwater::usage::record::CounterRecord;
+use proptest::collection::vec;
 use proptest::prelude::Arbitrary;
 use proptest::prelude::BoxedStrategy;
 use proptest::prelude::Just;
 use proptest::prelude::Strategy;
+use proptest::prelude::any;
+use proptest::prelude::prop_assert_eq;
 use proptest::prop_oneof;
+use proptest::test_runner::TestRunner;
 
+use crate::scene::Desk;
 use crate::scene::WIDE;
+use crate::scene::bucket;
+use crate::scene::calendar;
+use crate::scene::config;
+use crate::scene::drain;
+use crate::scene::fixed;
 use crate::scene::id_of;
+use crate::scene::leaky;
 use crate::scene::ledger_of_start;
+use crate::scene::log;
+use crate::scene::ms;
+use crate::scene::seconds;
+use crate::scene::sliding;
 
 /// How the records that a process wrote are brought back.
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +89,77 @@ pub fn restore(written: &[CounterRecord], order: Order, start: u32) -> Ledger {
         }
     }
     for record in records {
-        let limit = id_of(&record.id.limit);
-        restorer.counter(record, limit, true);
+        let limit = id_of(&record.id.limit).expect("a limit of these tests");
+        restorer.counter(record, limit);
     }
-    restorer.finish(|limit| Some(id_of(limit)), |_| true);
+    restorer.finish(id_of);
     ledger
+}
+
+/// What a store keeps of a key must not grow with the windows that the key has been used in.
+#[test]
+fn the_row_of_a_key_in_use_does_not_grow_with_time() {
+    let ledger = ledger_of_start(1, WIDE);
+    let second = seconds(1);
+    let rules = [
+        fixed(9, second),
+        sliding(9, second),
+        log(9, second),
+        bucket(9, 9, second),
+        calendar(9, Period::Hour, "Asia/Kolkata"),
+    ];
+    for (rule, id) in rules.into_iter().zip(1..) {
+        let desk = Desk::new(rule).with_id(id);
+        let mut rows = Vec::new();
+        for n in 0..300 {
+            assert!(desk.passes(&ledger, ms(n * 20 * 60_000), 1));
+            rows.extend(drain(&ledger));
+            rows = fold(&rows);
+        }
+        assert_eq!(rows.len(), 1);
+        assert!(rows[0].windows.len() <= 2, "{:?}", rows[0].windows);
+        assert!(rows[0].log.len() <= 1, "{:?}", rows[0].log);
+    }
+}
+
+/// Records carry absolute values: of all kinds but a log, whose records are parts, the last one says all
+/// that this process did, and whatever was lost before it is not missed.
+#[test]
+fn the_last_record_says_all_that_a_process_did() {
+    let calls = vec((0_i64..700, 1_u64..4, any::<bool>()), 1..60);
+    TestRunner::new(config(300))
+        .run(&calls, |calls| {
+            let second = seconds(1);
+            let rules = [
+                fixed(9, second),
+                sliding(9, second),
+                bucket(9, 9, second),
+                leaky(9, 9, second),
+                calendar(9, Period::Hour, "Asia/Kolkata"),
+            ];
+            for rule in rules {
+                let desk = Desk::new(rule);
+                let first = ledger_of_start(1, WIDE);
+                let (mut now, mut last) = (0, Vec::new());
+                for (wait, cost, is_refund) in &calls {
+                    now += wait;
+                    if *is_refund {
+                        desk.refund(&first, ms(now), *cost);
+                    } else {
+                        desk.passes(&first, ms(now), *cost);
+                    }
+                    let written = drain(&first);
+                    if !written.is_empty() {
+                        last = written;
+                    }
+                }
+                let told = desk.look(&first, ms(now)).standing;
+                for order in [Order::Written, Order::Twice] {
+                    let second = restore(&last, order, 2);
+                    prop_assert_eq!(desk.look(&second, ms(now)).standing, told);
+                }
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use highwater::algorithm::concurrency::Lease;
 use highwater::catalogue::intern::LimitId;
 use highwater::domain::calendar::Calendar;
 use highwater::domain::calendar::Period;
@@ -77,9 +78,9 @@ pub fn name_of(id: LimitId) -> LimitName {
 }
 
 /// The number behind a name in all these tests.
-pub fn id_of(name: &LimitName) -> LimitId {
-    let number = name.as_str().trim_start_matches("limit-");
-    LimitId(number.parse().expect("a name that `name_of` gave"))
+pub fn id_of(name: &LimitName) -> Option<LimitId> {
+    let number = name.as_str().strip_prefix("limit-")?;
+    number.parse().ok().map(LimitId)
 }
 
 /// An enforced regional limit without frills.
@@ -191,8 +192,6 @@ pub struct Desk {
     pub epoch: u64,
     /// Who asks.
     pub tenant: String,
-    /// Whether the catalogue names the tenant.
-    pub known_tenant: bool,
     /// The key.
     pub key: String,
     /// Whether the store is taken to have failed.
@@ -212,7 +211,6 @@ impl Desk {
             id: LimitId(1),
             epoch: 1,
             tenant: "acme".to_owned(),
-            known_tenant: true,
             key: "user-1".to_owned(),
             store_failed: false,
         }
@@ -257,7 +255,6 @@ impl Desk {
         ledger.check(&Request {
             now,
             tenant: &self.tenant,
-            known_tenant: self.known_tenant,
             items: &items,
             hold,
             keep: true,
@@ -310,6 +307,30 @@ impl Desk {
     ) -> u64 {
         ledger
             .give_back(self.id, &self.limit, receipt, units, hold, now)
+            .units
+    }
+
+    /// Charges `units` that have been used already to a hold; returns how many.
+    pub fn charge_late(
+        &self,
+        ledger: &Ledger,
+        now: Timestamp,
+        units: u64,
+        hold: u128,
+        expires_at: Timestamp,
+    ) -> u64 {
+        let lease = Lease {
+            hold,
+            expires_at,
+            units,
+        };
+        ledger
+            .charge_late(
+                &self.item(units),
+                &self.tenant,
+                lease,
+                now,
+            )
             .units
     }
 }

@@ -398,7 +398,7 @@ fn try_traces(rule: BoxedStrategy<Rule>, steps: BoxedStrategy<Step>, cases: u32)
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-const CASES: u32 = 3_000;
+const CASES: u32 = 1_200;
 
 #[test]
 fn a_fixed_window_counts_like_its_oracle() {

@@ -183,7 +183,7 @@ impl<'a> Rebuild<'a> {
             }));
         }
         let nothing = TenantLimit::default();
-        let item = item.unwrap_or(&nothing);
+        let item = item.map_or(&nothing, Arc::as_ref);
         let layers = self.layers(subject, name, item);
         let compiled = layers.compile(REGIONS)?;
         let path = FieldPath::root()

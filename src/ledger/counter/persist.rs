@@ -53,6 +53,13 @@ impl Counter {
             }
             State::Aligned | State::Calendar { .. } | State::Leases(_) => {}
         }
+        // The disk forgets what is read no more, or the row of a key that is always in use would grow by
+        // every window.
+        let ids = self.windows.iter().map(|window| window.id);
+        record.windows_from = ids.filter(|id| id.0 != i64::MIN).min();
+        if let State::Log(log) = &self.state {
+            record.log_from = log.oldest();
+        }
         record
     }
 
