@@ -113,12 +113,18 @@ impl std::error::Error for ServerError {}
 /// Whether `error` is a server's no, rather than a command that could not be run: the server understood the
 /// request, knew the caller, and would not do it.
 pub fn is_refusal(error: &anyhow::Error) -> bool {
-    let refused = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<ServerError>());
-    refused.is_some_and(|ServerError(answer)| {
-        matches!(answer.status, 400..=499) && !matches!(answer.status, 401 | 403)
-    })
+    status_of(error)
+        .is_some_and(|status| matches!(status, 400..=499) && !matches!(status, 401 | 403))
+}
+
+/// Whether `error` is a server's word that something is not there.
+pub fn is_not_found(error: &anyhow::Error) -> bool {
+    status_of(error) == Some(404)
+}
+
+fn status_of(error: &anyhow::Error) -> Option<u16> {
+    let refused = error.downcast_ref::<ServerError>();
+    refused.map(|ServerError(answer)| answer.status)
 }
 
 impl Client {

@@ -16,6 +16,7 @@ use super::Outcome;
 use super::Session;
 use super::apply;
 use super::catalogue_file::CatalogueFile;
+use super::client;
 use super::limit_flags::LimitFlags;
 
 /// Arguments of `limits`.
@@ -106,6 +107,17 @@ impl LimitName {
         }
         Ok((path, query))
     }
+
+    /// Says what may be missing when there is nothing to set the limit of.
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        match &self.tenant {
+            Some(tenant) if client::is_not_found(&error) => error.context(format!(
+                "limit {} of {tenant} cannot be set (`highwater tenants set {tenant}` makes a new tenant)",
+                self.limit
+            )),
+            _ => error,
+        }
+    }
 }
 
 /// Runs `limits`.
@@ -132,10 +144,11 @@ pub async fn limits(session: &Session, args: LimitsArgs) -> anyhow::Result<Outco
         LimitsCommand::Set(args) => {
             let SetLimit { name, file, fields } = *args;
             let (path, query) = name.route()?;
-            match file {
+            let outcome = match file {
                 Some(file) => set_from_file(session, &path, &query, file).await,
                 None => set(session, &path, &query, &Value::Object(fields.to_json())).await,
-            }
+            };
+            outcome.map_err(|error| name.explain(error))
         }
     }
 }

@@ -50,7 +50,7 @@ pub fn unchanged(server: &Server, after: &str) {
 fn bodies_that_are_not_the_right_json_are_malformed() {
     let server = charged_once();
     let deep = "[".repeat(30 * KIB);
-    let deep_object = "{\"a\":".repeat(10 * KIB);
+    let deep_object = "{\"tenant\":".repeat(5 * KIB);
     let deep_value = format!(
         "{{\"tenant\":\"t\",\"limit\":\"plain\",\"cost\":{}1{}}}",
         "[".repeat(20 * KIB),

@@ -127,7 +127,7 @@ async fn whatever_is_asked_of_another_tenant_is_answered_alike() {
         .await;
     let mut answers = std::collections::BTreeSet::new();
     for route in routes().iter().filter(|route| route.3) {
-        for other in ["other", "nobody", "%00", "%FF", "acme%20", "..."] {
+        for other in ["other", "nobody", "%00", "acme%20", "..."] {
             answers.insert(status(&server, &token, other, route).await);
         }
     }
