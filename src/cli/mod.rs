@@ -157,7 +157,7 @@ fn run(cli: Cli) -> anyhow::Result<Outcome> {
     let g = &global;
     match command {
         Command::Serve(args) => serve::serve(args, global.log_format),
-        Command::Dev(args) => dev::dev(args, global.log_format),
+        Command::Dev(args) => dev::dev(&args, global.log_format),
         Command::CheckConfig(args) => serve::check_config(args),
         Command::Restore(args) => operate::restore(&args),
         Command::Completions(args) => operate::completions(&args),

@@ -163,7 +163,7 @@ fn table_of(rows: &[&Map<String, Value>]) -> String {
         rows.iter()
             .any(|row| row.get(*column).is_some_and(|value| !value.is_null()))
     });
-    let header = columns.iter().map(|column| column_title(column)).collect();
+    let header: Vec<String> = columns.iter().map(|column| column_title(column)).collect();
     let line = |row: &&Map<String, Value>| {
         columns
             .iter()
@@ -173,7 +173,8 @@ fn table_of(rows: &[&Map<String, Value>]) -> String {
             })
             .collect()
     };
-    aligned(header, rows.iter().map(line).collect())
+    let lines: Vec<Vec<String>> = rows.iter().map(line).collect();
+    aligned(&header, &lines)
 }
 
 fn column_title(column: &str) -> String {
@@ -181,8 +182,8 @@ fn column_title(column: &str) -> String {
 }
 
 /// A header and lines in columns of even width.
-pub fn aligned(header: Vec<String>, lines: Vec<Vec<String>>) -> String {
-    let all = || std::iter::once(&header).chain(&lines);
+pub fn aligned(header: &[String], lines: &[Vec<String>]) -> String {
+    let all = || std::iter::once(header).chain(lines.iter().map(Vec::as_slice));
     let width = |column: usize| {
         all()
             .filter_map(|line| line.get(column))
