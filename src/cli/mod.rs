@@ -17,6 +17,7 @@ pub mod dev;
 pub mod difference;
 pub mod items;
 pub mod limit_flags;
+pub mod limit_table;
 pub mod operate;
 pub mod output;
 pub mod serve;

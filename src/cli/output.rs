@@ -209,6 +209,7 @@ pub fn aligned(header: &[String], lines: &[Vec<String>]) -> String {
 pub fn cell(name: &str, value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
+        Value::Array(items) if items.is_empty() => "-".to_owned(),
         Value::String(text) => printable(text),
         Value::Number(number) => match number.as_i64().filter(|_| name.ends_with("_ms")) {
             Some(ms) if is_length(name) => length(ms),
@@ -355,6 +356,6 @@ items:
   a-long-name  5      -
 ";
         assert_eq!(describe(&value), text);
-        assert_eq!(describe(&json!({ "items": [] })), "items  \n");
+        assert_eq!(describe(&json!({ "items": [] })), "items  -\n");
     }
 }
