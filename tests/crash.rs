@@ -129,7 +129,7 @@ fn kill_9_under_load_loses_and_doubles_nothing() {
         verify(
             &server,
             &mut expected,
-            lost_most,
+            &lost_most,
             &format!("round {round} of {rounds}, seed {seed}"),
         );
     }
@@ -283,7 +283,7 @@ fn expect(
 fn verify(
     server: &Server,
     expected: &mut BTreeMap<Place, Expected>,
-    lost_most: BTreeMap<Place, u64>,
+    lost_most: &BTreeMap<Place, u64>,
     told: &str,
 ) {
     for ((kind, key), expected) in expected.iter_mut() {

@@ -1,14 +1,11 @@
 //! Admin: what changes of the catalogue do to running counters.
 
-use std::time::Duration;
-
 use reqwest::Method;
 use serde_json::Value;
 use serde_json::json;
 
 use crate::counter::Counter;
 use crate::server::Server;
-use crate::server::wait_until;
 
 fn window(quota: u64, window: &str) -> Value {
     json!({ "algorithm": "fixed_window", "quota": quota, "window": window })
@@ -111,24 +108,6 @@ fn a_limit_that_is_made_again_starts_from_zero() {
         .admin(Method::PUT, "/admin/v1/limits/monthly", &month)
         .succeeded();
     assert_eq!(monthly.passes(4), 3);
-}
-
-/// ADM-3 (c).
-#[test]
-fn counters_of_ended_windows_leave_memory() {
-    let server = Server::start();
-    server.limits(&json!({ "fixed": { "algorithm": "fixed_window", "quota": 5, "window": "60s", "key": "user" } }));
-    let keys: Vec<String> = (0..1000).map(|key| key.to_string()).collect();
-    let calls: Vec<Value> = keys
-        .iter()
-        .map(|key| Counter::keyed(&server, "t", "fixed", key).body())
-        .collect();
-    server.batch(&calls);
-    assert!(server.metric("highwater_live_counters", &[]) >= 1000.0);
-    server.at(300_000);
-    wait_until("the counters are gone", Duration::from_secs(20), || {
-        server.metric("highwater_live_counters", &[]) < 1.0
-    });
 }
 
 /// ADM-5 (a): without a key two routes share one counter, with one each has its own.

@@ -19,7 +19,7 @@ fn ms(time: &str) -> i64 {
     time.parse::<Timestamp>().expect("a time").as_millisecond()
 }
 
-fn calendar(fields: Value) -> Server {
+fn calendar(fields: &Value) -> Server {
     let server = Server::start();
     let mut limit = json!({ "algorithm": "calendar_window", "quota": 10 });
     let members = limit.as_object_mut().expect("an object");
@@ -46,7 +46,7 @@ fn starts_and_ends(answer: &Answer, start: &str, end: &str) {
 /// CAL-1, month.
 #[test]
 fn a_month_ends_with_the_month() {
-    let server = calendar(json!({ "period": "month" }));
+    let server = calendar(&json!({ "period": "month" }));
     let counter = Counter::new(&server, "t", "calendar");
     at(&server, "2035-02-10T00:00:00Z");
     assert_eq!(counter.passes(10), 10);
@@ -86,7 +86,7 @@ fn days_and_hours_are_half_open() {
             "2035-02-10T09:00:00Z",
         ),
     ] {
-        let server = calendar(json!({ "period": period }));
+        let server = calendar(&json!({ "period": period }));
         let counter = Counter::new(&server, "t", "calendar");
         at(&server, last);
         assert_eq!(counter.passes(11), 10, "{period}");
@@ -157,7 +157,7 @@ fn quarters_years_and_multiples_of_a_period() {
             "2035-05-28T00:00:00Z",
         ),
     ] {
-        let server = calendar(fields.clone());
+        let server = calendar(&fields);
         at(&server, "2035-05-15T12:00:00Z");
         let look = Counter::new(&server, "t", "calendar").look();
         println!("{fields}");
@@ -168,7 +168,7 @@ fn quarters_years_and_multiples_of_a_period() {
 /// An anchor on the 31st: February ends with its last day, and March is on the 31st again.
 #[test]
 fn an_anchor_on_the_31st_is_clamped_and_comes_back() {
-    let server = calendar(json!({ "period": "month", "anchor": "2026-01-31T00:00:00" }));
+    let server = calendar(&json!({ "period": "month", "anchor": "2026-01-31T00:00:00" }));
     let counter = Counter::new(&server, "t", "calendar");
     let bounds = [
         "2035-01-31",
@@ -190,7 +190,7 @@ fn an_anchor_on_the_31st_is_clamped_and_comes_back() {
 /// A yearly anchor on 29 February falls on the 28th in common years.
 #[test]
 fn a_leap_day_anchor_is_the_28th_in_common_years() {
-    let server = calendar(json!({ "period": "year", "anchor": "2028-02-29T00:00:00" }));
+    let server = calendar(&json!({ "period": "year", "anchor": "2028-02-29T00:00:00" }));
     at(&server, "2035-05-01T00:00:00Z");
     starts_and_ends(
         &Counter::new(&server, "t", "calendar").look(),
@@ -202,7 +202,7 @@ fn a_leap_day_anchor_is_the_28th_in_common_years() {
 /// Days of a zone: a day of 23 hours, one of 25, and one that has no midnight.
 #[test]
 fn days_follow_the_zone_and_its_changes() {
-    let server = calendar(json!({ "period": "day", "time_zone": "America/New_York" }));
+    let server = calendar(&json!({ "period": "day", "time_zone": "America/New_York" }));
     let counter = Counter::new(&server, "t", "calendar");
     at(&server, "2035-03-11T12:00:00Z");
     starts_and_ends(
@@ -220,7 +220,7 @@ fn days_follow_the_zone_and_its_changes() {
     at(&server, "2035-11-05T05:00:00Z");
     assert!(counter.take(1).allowed());
 
-    let server = calendar(json!({ "period": "day", "time_zone": "Asia/Kolkata" }));
+    let server = calendar(&json!({ "period": "day", "time_zone": "Asia/Kolkata" }));
     at(&server, "2035-02-10T18:30:00Z");
     let look = Counter::new(&server, "t", "calendar").look();
     starts_and_ends(&look, "2035-02-10T18:30:00Z", "2035-02-11T18:30:00Z");
