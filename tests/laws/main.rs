@@ -19,6 +19,7 @@
 mod answers;
 mod bounds;
 mod cases;
+mod decoders;
 mod extremes;
 mod found;
 mod holds;
@@ -29,3 +30,6 @@ mod scene;
 mod sizes;
 mod steps;
 mod traces;
+
+#[path = "../fuzz/targets.rs"]
+mod targets;
