@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the configured token, `admin` | everything |
 //! | `read` | every GET |
-//! | `tenant` | read and change its own tenant's limits, overrides, usage and resets |
+//! | `tenant` | read its own tenant, and change its limits and overrides up to what plan and administrator have set |
 //! | `check` | nothing here |
 //!
 //! A tenant's token learns nothing of other tenants: whatever it asks of one, there or not, gets the same

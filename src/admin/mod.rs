@@ -1,33 +1,46 @@
 //! The admin API: the catalogue, tokens, and operating a region.
+//!
+//! - [`catalogue`], [`items`], [`tenant_limits`]: which limits there are; all changes go through [`write`].
+//! - [`tokens`], [`auth`]: who may do what.
+//! - [`operations`]: status, refusals, audit, draining, faults, clock, metrics, backup.
+//!
+//! A handler finds out who asks, reads its input, and only then looks at anything.
 
 pub mod auth;
+pub mod catalogue;
+pub mod items;
+pub mod json;
 pub mod operations;
+pub mod page;
 pub mod schema;
+pub mod tenant_limits;
+#[cfg(test)]
+mod tests;
+pub mod tokens;
+pub mod write;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::response::IntoResponse;
-use axum::response::Response;
 use axum::routing::any;
+use axum::routing::get;
 use axum::routing::post;
-use axum::routing::put;
-
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::HttpAuthScheme;
+use utoipa::openapi::security::HttpBuilder;
+use utoipa::openapi::security::SecurityScheme;
+use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::catalogue::change::Author;
-use crate::catalogue::change::Change;
-use crate::catalogue::change::Entry;
-use crate::http::problem::Code;
-use crate::http::problem::Problem;
+use crate::http;
 use crate::http::routes;
 use crate::region::state::Region;
 
-/// The router of the admin listener.
-pub fn router(region: Arc<Region>) -> Router {
-    let (router, _) = routes::described()
+/// The routes of the admin listener, which has those of the check API too, with their description.
+pub fn described() -> (Router<Arc<Region>>, OpenApi) {
+    let (router, mut document) = tenant_routes(catalogue_routes(routes::described()))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::revoke))
         .routes(routes!(operations::cluster))
         .routes(routes!(operations::rejections))
         .routes(routes!(operations::audit))
@@ -39,32 +52,71 @@ pub fn router(region: Arc<Region>) -> Router {
         .routes(routes!(operations::metrics))
         .routes(routes!(operations::backup))
         .split_for_parts();
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    (router, document)
+}
+
+fn catalogue_routes(router: OpenApiRouter<Arc<Region>>) -> OpenApiRouter<Arc<Region>> {
+    router
+        .routes(routes!(
+            catalogue::read,
+            catalogue::replace,
+            catalogue::patch
+        ))
+        .routes(routes!(items::limits))
+        .routes(routes!(items::limit, items::put_limit, items::delete_limit))
+        .routes(routes!(items::plans))
+        .routes(routes!(items::plan, items::put_plan, items::delete_plan))
+        .routes(routes!(items::tenants))
+        .routes(routes!(
+            items::tenant,
+            items::put_tenant,
+            items::delete_tenant
+        ))
+}
+
+fn tenant_routes(router: OpenApiRouter<Arc<Region>>) -> OpenApiRouter<Arc<Region>> {
+    router
+        .routes(routes!(tenant_limits::list))
+        .routes(routes!(
+            tenant_limits::read,
+            tenant_limits::put,
+            tenant_limits::delete
+        ))
+        .routes(routes!(
+            tenant_limits::read_override,
+            tenant_limits::put_override,
+            tenant_limits::delete_override
+        ))
+        .routes(routes!(tenant_limits::reset))
+}
+
+/// The router of the admin listener.
+pub fn router(region: Arc<Region>) -> Router {
+    let (router, document) = described();
+    let document = document.to_json().unwrap_or_default();
     let router = router
-        .route("/admin/v1/catalogue", put(replace).patch(patch))
-        .route("/admin/v1/cluster/leader", post(operations::not_in_this_build))
-        .route("/admin/v1/cluster/leader-preference", any(operations::not_in_this_build))
-        .route("/admin/v1/cluster/regions/{region}", any(operations::not_in_this_build));
+        .route(
+            "/openapi.json",
+            get(move || async move { http::json(200, document.into_bytes()) }),
+        )
+        .route(
+            "/admin/v1/cluster/leader",
+            post(operations::not_in_this_build),
+        )
+        .route(
+            "/admin/v1/cluster/leader-preference",
+            any(operations::not_in_this_build),
+        )
+        .route(
+            "/admin/v1/cluster/regions/{region}",
+            any(operations::not_in_this_build),
+        )
+        .route(
+            "/admin/v1/tenants/{tenant}/limits/{limit}/ledger",
+            get(operations::not_in_this_build),
+        );
     routes::finish(router).with_state(region)
-}
-
-async fn replace(State(region): State<Arc<Region>>, body: Bytes) -> Response {
-    match serde_json::from_slice(&body) {
-        Ok(tree) => propose(&region, Change::Replace { tree }).await,
-        Err(error) => Problem::malformed(error.to_string()).into_response(),
-    }
-}
-
-async fn patch(State(region): State<Arc<Region>>, body: Bytes) -> Response {
-    match serde_json::from_slice(&body) {
-        Ok(tree) => propose(&region, Change::Patch { tree }).await,
-        Err(error) => Problem::malformed(error.to_string()).into_response(),
-    }
-}
-
-async fn propose(region: &Region, change: Change) -> Response {
-    let entry = Entry { author: Author::Operator { token: "config".into() }, expected_version: None, change };
-    match region.changes.propose(region.clock.now(), entry).await {
-        Ok(applied) => format!("{{\"version\":{}}}", applied.version).into_response(),
-        Err(error) => Problem::new(422, Code::Invalid, error.to_string()).into_response(),
-    }
 }

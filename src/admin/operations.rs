@@ -150,9 +150,11 @@ pub async fn rejections(
     RawQuery(raw): RawQuery,
     headers: HeaderMap,
 ) -> Result<Json<RejectionsAnswer>, Problem> {
-    let wanted: RejectionsQuery = input::query(raw.as_deref())?;
-    let need = wanted.tenant.as_deref().map_or(Need::Read, Need::ReadTenant);
-    auth::authorize(&region, &headers, need).await?;
+    let wanted: Result<RejectionsQuery, Problem> = input::query(raw.as_deref());
+    // Who may not ask learns nothing of what was wrong with the question.
+    let tenant = wanted.as_ref().ok().and_then(|wanted| wanted.tenant.as_deref());
+    auth::authorize(&region, &headers, tenant.map_or(Need::Read, Need::ReadTenant)).await?;
+    let wanted = wanted?;
     let wanted = Wanted {
         tenant: wanted.tenant.as_deref(),
         limit: wanted.limit.as_deref(),

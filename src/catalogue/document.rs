@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Map;
@@ -108,7 +109,9 @@ impl Reader {
             default_plan: self.scalar(path, fields, "default_plan"),
             limits: self.table(path, fields, "limits", Self::flat),
             plans: self.table(path, fields, "plans", Self::plan),
-            tenants: self.table(path, fields, "tenants", Self::tenant),
+            tenants: self.table(path, fields, "tenants", |reader, path, value| {
+                reader.tenant(path, value).map(Arc::new)
+            }),
         })
     }
 
@@ -127,7 +130,9 @@ impl Reader {
             plan: self.scalar(path, fields, "plan"),
             time_zone: self.scalar(path, fields, "time_zone"),
             anchor: self.scalar(path, fields, "anchor"),
-            limits: self.table(path, fields, "limits", Self::tenant_limit),
+            limits: self.table(path, fields, "limits", |reader, path, value| {
+                reader.tenant_limit(path, value).map(Arc::new)
+            }),
         })
     }
 

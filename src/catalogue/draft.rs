@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::catalogue::change::FAULTS_MAX;
 use crate::catalogue::change::FieldError;
@@ -65,7 +66,7 @@ pub struct Draft<'a> {
     default_plan: Changed<Option<PlanName>>,
     pub limits: BTreeMap<LimitName, Option<LimitSpec>>,
     pub plans: BTreeMap<PlanName, Option<Plan>>,
-    pub tenants: BTreeMap<TenantName, Option<Tenant>>,
+    pub tenants: BTreeMap<TenantName, Option<Arc<Tenant>>>,
     pub reset: Option<Reset>,
 }
 
@@ -128,8 +129,8 @@ impl<'a> Draft<'a> {
     /// A tenant as it would be.
     pub fn tenant(&self, name: &TenantName) -> Option<&Tenant> {
         match self.tenants.get(name) {
-            Some(changed) => changed.as_ref(),
-            None => self.current.tenants.get(name),
+            Some(changed) => changed.as_deref(),
+            None => self.current.tenants.get(name).map(Arc::as_ref),
         }
     }
 
@@ -168,7 +169,7 @@ impl<'a> Draft<'a> {
         for (name, named) in &tree.tenants {
             let mut tenant = self.tenant(name).cloned().unwrap_or_default();
             patch_tenant(&mut tenant, named);
-            self.tenants.insert(name.clone(), Some(tenant));
+            self.tenants.insert(name.clone(), Some(Arc::new(tenant)));
         }
     }
 
@@ -264,7 +265,7 @@ pub struct Parts {
     default_plan: Changed<Option<PlanName>>,
     limits: BTreeMap<LimitName, Option<LimitSpec>>,
     plans: BTreeMap<PlanName, Option<Plan>>,
-    tenants: BTreeMap<TenantName, Option<Tenant>>,
+    tenants: BTreeMap<TenantName, Option<Arc<Tenant>>>,
 }
 
 impl Parts {
@@ -333,7 +334,7 @@ fn patch_tenant(tenant: &mut Tenant, named: &Tenant) {
         tenant.anchor = named.anchor;
     }
     for (name, named) in &named.limits {
-        let limit = tenant.limits.entry(name.clone()).or_default();
+        let limit = Arc::make_mut(tenant.limits.entry(name.clone()).or_default());
         // A limit that names nothing but overrides leaves the fields as they are.
         if named.spec != LimitSpec::default() {
             limit.spec.clone_from(&named.spec);

@@ -1,6 +1,7 @@
 //! The effective limit of one tenant, with where each of its fields comes from.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::civil::DateTime;
 use serde::Deserialize;
@@ -118,7 +119,12 @@ impl Catalogue {
     }
 
     fn written(&self, tenant: &TenantName, limit: &LimitName) -> Option<&TenantLimit> {
-        self.tree.tenants.get(tenant)?.limits.get(limit)
+        self.tree
+            .tenants
+            .get(tenant)?
+            .limits
+            .get(limit)
+            .map(Arc::as_ref)
     }
 }
 

@@ -1,5 +1,7 @@
 //! What one entry means: who may do it, what must be there for it, and the draft that it makes.
 
+use std::sync::Arc;
+
 use crate::catalogue::Catalogue;
 use crate::catalogue::amounts;
 use crate::catalogue::change::Author;
@@ -53,7 +55,7 @@ impl<'a> Intent<'a> {
             Change::PutTenant { tenant, definition } => {
                 draft
                     .tenants
-                    .insert(tenant.clone(), Some(definition.clone()));
+                    .insert(tenant.clone(), Some(Arc::new(definition.clone())));
             }
             Change::DeleteTenant { tenant } => {
                 self.tenant(tenant)?;
@@ -98,8 +100,9 @@ impl<'a> Intent<'a> {
             Change::PutTenantLimit { tenant, .. }
             | Change::DeleteTenantLimit { tenant, .. }
             | Change::PutOverride { tenant, .. }
-            | Change::DeleteOverride { tenant, .. }
-            | Change::Reset { tenant, .. } => Some(tenant),
+            | Change::DeleteOverride { tenant, .. } => Some(tenant),
+            // Whoever gives its own use back to itself has no limit.
+            Change::Reset { .. } => None,
             Change::Replace { .. }
             | Change::Patch { .. }
             | Change::PutLimit { .. }
@@ -124,10 +127,15 @@ impl<'a> Intent<'a> {
     }
 
     fn tenant(&self, name: &TenantName) -> Result<&'a Tenant, Refused> {
-        self.catalogue.tree.tenants.get(name).ok_or_else(|| {
-            let message = "is not in the catalogue; an administrator adds it first";
-            Refused::NotFound(format!("tenant {:?} {message}", name.as_str()))
-        })
+        self.catalogue
+            .tree
+            .tenants
+            .get(name)
+            .map(Arc::as_ref)
+            .ok_or_else(|| {
+                let message = "is not in the catalogue; an administrator adds it first";
+                Refused::NotFound(format!("tenant {:?} {message}", name.as_str()))
+            })
     }
 
     fn limit_view(&self, tenant: &TenantName, limit: &LimitName) -> Result<&'a LimitView, Refused> {
@@ -199,7 +207,7 @@ impl<'a> Intent<'a> {
                 super::REGIONS,
             );
             below_ceiling(&path, &ceiling, &amounts)?;
-            let own = &mut definition.limits.entry(limit.clone()).or_default().own;
+            let own = &mut item_of(&mut definition, limit).own;
             *own = OwnLimit {
                 quota: amounts.quota,
                 capacity: amounts.capacity,
@@ -208,9 +216,11 @@ impl<'a> Intent<'a> {
                 keys: std::mem::take(&mut own.keys),
             };
         } else {
-            definition.limits.entry(limit.clone()).or_default().spec = spec.clone();
+            item_of(&mut definition, limit).spec = spec.clone();
         }
-        draft.tenants.insert(tenant.clone(), Some(definition));
+        draft
+            .tenants
+            .insert(tenant.clone(), Some(Arc::new(definition)));
         Ok(())
     }
 
@@ -227,7 +237,7 @@ impl<'a> Intent<'a> {
                 "nothing differs for tenant {tenant:?} in limit {limit}"
             ))
         };
-        let item = definition.limits.get_mut(limit).ok_or_else(missing)?;
+        let item = Arc::make_mut(definition.limits.get_mut(limit).ok_or_else(missing)?);
         if self.is_tenant() {
             if item.own.is_empty() {
                 return Err(missing());
@@ -237,7 +247,9 @@ impl<'a> Intent<'a> {
         if !self.is_tenant() || item.is_empty() {
             definition.limits.remove(limit);
         }
-        draft.tenants.insert(tenant.clone(), Some(definition));
+        draft
+            .tenants
+            .insert(tenant.clone(), Some(Arc::new(definition)));
         Ok(())
     }
 
@@ -254,7 +266,7 @@ impl<'a> Intent<'a> {
             let message = "names a key, but the limit has no `key`";
             return Err(Refused::field(&path, message));
         }
-        let item = definition.limits.entry(limit.clone()).or_default();
+        let item = item_of(&mut definition, limit);
         if self.is_tenant() {
             let mut faults = Vec::new();
             check::only_amounts(&path, spec, &mut faults);
@@ -268,7 +280,9 @@ impl<'a> Intent<'a> {
         } else {
             item.keys.insert(key.clone(), spec.clone());
         }
-        draft.tenants.insert(tenant.clone(), Some(definition));
+        draft
+            .tenants
+            .insert(tenant.clone(), Some(Arc::new(definition)));
         Ok(())
     }
 
@@ -281,6 +295,7 @@ impl<'a> Intent<'a> {
     ) -> Result<(), Refused> {
         let mut definition = self.tenant(tenant)?.clone();
         let removed = definition.limits.get_mut(limit).and_then(|item| {
+            let item = Arc::make_mut(item);
             let own = item.own.keys.remove(key);
             if self.is_tenant() {
                 own
@@ -298,11 +313,13 @@ impl<'a> Intent<'a> {
         if definition
             .limits
             .get(limit)
-            .is_some_and(TenantLimit::is_empty)
+            .is_some_and(|item| item.is_empty())
         {
             definition.limits.remove(limit);
         }
-        draft.tenants.insert(tenant.clone(), Some(definition));
+        draft
+            .tenants
+            .insert(tenant.clone(), Some(Arc::new(definition)));
         Ok(())
     }
 
@@ -332,6 +349,11 @@ impl<'a> Intent<'a> {
             key: key.cloned(),
         })
     }
+}
+
+/// What differs for the tenant in `limit`, to be changed.
+fn item_of<'t>(tenant: &'t mut Tenant, limit: &LimitName) -> &'t mut TenantLimit {
+    Arc::make_mut(tenant.limits.entry(limit.clone()).or_default())
 }
 
 fn limit_path(tenant: &TenantName, limit: &LimitName) -> FieldPath {

@@ -35,7 +35,7 @@ pub enum Scope {
     Admin,
     /// Reading what the admin API shows.
     Read,
-    /// Its tenant's limits, overrides, usage and resets, up to what plan and administrator have set.
+    /// Its tenant's limits and overrides, up to what plan and administrator have set.
     Tenant,
     /// The check API; of one tenant when the token names one.
     Check,

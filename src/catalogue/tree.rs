@@ -4,9 +4,11 @@
 //! contradict themselves. [`document`](super::document) reads one from JSON with a path to every fault;
 //! what follows from one is judged when an entry is applied.
 //!
-//! Every map is ordered, so that the same catalogue is always the same text.
+//! Every map is ordered, so that the same catalogue is always the same text. Tenants and their limits are
+//! shared by copies: there may be many, and a map holds them small.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::civil::DateTime;
 use serde::Deserialize;
@@ -43,7 +45,7 @@ pub struct Tree {
     /// Tenants.
     #[serde(default)]
     #[schema(value_type = std::collections::HashMap<String, Tenant>)]
-    pub tenants: BTreeMap<TenantName, Tenant>,
+    pub tenants: BTreeMap<TenantName, Arc<Tenant>>,
 }
 
 /// A plan: what it changes of the limits that hold for everybody, and limits of its own.
@@ -75,7 +77,7 @@ pub struct Tenant {
     /// Limits by name; each names only the fields that it changes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = std::collections::HashMap<String, TenantLimit>)]
-    pub limits: BTreeMap<LimitName, TenantLimit>,
+    pub limits: BTreeMap<LimitName, Arc<TenantLimit>>,
 }
 
 /// What differs for one tenant in one limit.

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::Outcome;
 use super::Session;
+use super::apply;
 use super::client::Answer;
 use super::output;
 use super::output::OutputFormat;
@@ -238,7 +239,7 @@ pub async fn reset(session: &Session, args: ResetArgs) -> anyhow::Result<Outcome
         .call(Method::POST, &path, &[], Some(&body), None)
         .await?
         .success()?;
-    session.show(&answer)
+    apply::report(session, &answer)
 }
 
 /// Runs `why`.
@@ -251,7 +252,8 @@ pub async fn why(session: &Session, args: WhyArgs) -> anyhow::Result<Outcome> {
         .get(&["admin", "v1", "rejections"], &query)
         .await?
         .success()?;
-    session.show(&answer)
+    output::show_list(session.output, &answer.body)?;
+    Ok(Outcome::Done)
 }
 
 #[cfg(test)]

@@ -17,12 +17,15 @@ use crate::region::config::secret;
 use crate::region::config::secret::Secret;
 
 use super::Global;
+use super::output;
 
 /// The admin listener of the first region of `highwater dev`.
 pub const DEV_SERVER: &str = "http://127.0.0.1:7111";
 /// The admin token of `highwater dev`.
 pub const DEV_TOKEN: &str = "dev";
 
+/// Items that are asked for at once.
+const PAGE_SIZE: &str = "1000";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -110,12 +113,18 @@ impl std::error::Error for ServerError {}
 /// Whether `error` is a server's no, rather than a command that could not be run: the server understood the
 /// request, knew the caller, and would not do it.
 pub fn is_refusal(error: &anyhow::Error) -> bool {
-    let refused = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<ServerError>());
-    refused.is_some_and(|ServerError(answer)| {
-        matches!(answer.status, 400..=499) && !matches!(answer.status, 401 | 403)
-    })
+    status_of(error)
+        .is_some_and(|status| matches!(status, 400..=499) && !matches!(status, 401 | 403))
+}
+
+/// Whether `error` is a server's word that something is not there.
+pub fn is_not_found(error: &anyhow::Error) -> bool {
+    status_of(error) == Some(404)
+}
+
+fn status_of(error: &anyhow::Error) -> Option<u16> {
+    let refused = error.downcast_ref::<ServerError>();
+    refused.map(|ServerError(answer)| answer.status)
 }
 
 impl Client {
@@ -191,12 +200,41 @@ impl Client {
         self.answer(response).await
     }
 
-    /// `POST` whose answer is a stream of bytes. The answer as JSON when it is not a yes.
+    /// A whole list, read page by page from `after` on.
+    ///
+    /// # Errors
+    /// When no answer comes, or one that is not a yes.
+    pub async fn list(
+        &self,
+        segments: &[&str],
+        after: Option<String>,
+    ) -> anyhow::Result<Vec<Value>> {
+        let mut items: Vec<Value> = Vec::new();
+        let mut after = after;
+        loop {
+            let mut query = vec![("page_size", PAGE_SIZE)];
+            query.extend(after.as_deref().map(|after| ("after", after)));
+            let page = self.get(segments, &query).await?.success()?.body;
+            let read = output::list_in(&page);
+            items.extend_from_slice(read);
+            let next = page.get("next").filter(|next| !next.is_null());
+            // A page without items ends the list too, so that no server can keep this going for ever.
+            let Some(next) = next.filter(|_| !read.is_empty()) else {
+                return Ok(items);
+            };
+            after = Some(
+                next.as_str()
+                    .map_or_else(|| next.to_string(), str::to_owned),
+            );
+        }
+    }
+
+    /// `GET` whose answer is a stream of bytes. The answer as JSON when it is not a yes.
     ///
     /// # Errors
     /// When no answer comes.
     pub async fn download(&self, segments: &[&str]) -> anyhow::Result<Result<Response, Answer>> {
-        let request = self.request(Method::POST, segments, &[])?;
+        let request = self.request(Method::GET, segments, &[])?;
         let response = request
             .send()
             .await

@@ -5,7 +5,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
 use clap::Args;
 use clap::Subcommand;
 use reqwest::Method;
@@ -17,13 +16,8 @@ use super::Outcome;
 use super::Session;
 use super::apply;
 use super::catalogue_file::CatalogueFile;
+use super::client;
 use super::limit_flags::LimitFlags;
-use super::output;
-
-/// The most items that one page of a list holds.
-const PAGE_SIZE: &str = "1000";
-/// The most pages that are read before a list is given up.
-const PAGES_MAX: usize = 10_000;
 
 /// Arguments of `limits`.
 #[derive(Debug, Args)]
@@ -113,15 +107,32 @@ impl LimitName {
         }
         Ok((path, query))
     }
+
+    /// Says what may be missing when there is nothing to set the limit of.
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        match &self.tenant {
+            Some(tenant) if client::is_not_found(&error) => error.context(format!(
+                "limit {} of {tenant} cannot be set (`highwater tenants set {tenant}` makes a new tenant)",
+                self.limit
+            )),
+            _ => error,
+        }
+    }
 }
 
 /// Runs `limits`.
 pub async fn limits(session: &Session, args: LimitsArgs) -> anyhow::Result<Outcome> {
     match args.command {
-        LimitsCommand::List { tenant: None } => list(session, &["admin", "v1", "limits"]).await,
+        LimitsCommand::List { tenant: None } => {
+            session.list(&["admin", "v1", "limits"], None).await
+        }
         LimitsCommand::List {
             tenant: Some(tenant),
-        } => list(session, &["admin", "v1", "tenants", &tenant, "limits"]).await,
+        } => {
+            session
+                .list(&["admin", "v1", "tenants", &tenant, "limits"], None)
+                .await
+        }
         LimitsCommand::Get(name) => {
             let (path, query) = name.route()?;
             get(session, &path, &query).await
@@ -133,10 +144,11 @@ pub async fn limits(session: &Session, args: LimitsArgs) -> anyhow::Result<Outco
         LimitsCommand::Set(args) => {
             let SetLimit { name, file, fields } = *args;
             let (path, query) = name.route()?;
-            match file {
+            let outcome = match file {
                 Some(file) => set_from_file(session, &path, &query, file).await,
                 None => set(session, &path, &query, &Value::Object(fields.to_json())).await,
-            }
+            };
+            outcome.map_err(|error| name.explain(error))
         }
     }
 }
@@ -184,7 +196,7 @@ enum PlansCommand {
 /// Runs `plans`.
 pub async fn plans(session: &Session, args: PlansArgs) -> anyhow::Result<Outcome> {
     match args.command {
-        PlansCommand::List => list(session, &["admin", "v1", "plans"]).await,
+        PlansCommand::List => session.list(&["admin", "v1", "plans"], None).await,
         PlansCommand::Get { plan } => get(session, &["admin", "v1", "plans", &plan], &[]).await,
         PlansCommand::Delete { plan } => {
             delete(session, &["admin", "v1", "plans", &plan], &[]).await
@@ -260,7 +272,7 @@ struct SetTenant {
 /// Runs `tenants`.
 pub async fn tenants(session: &Session, args: TenantsArgs) -> anyhow::Result<Outcome> {
     match args.command {
-        TenantsCommand::List => list(session, &["admin", "v1", "tenants"]).await,
+        TenantsCommand::List => session.list(&["admin", "v1", "tenants"], None).await,
         TenantsCommand::Get { tenant } => {
             get(session, &["admin", "v1", "tenants", &tenant], &[]).await
         }
@@ -352,31 +364,6 @@ async fn set_from_file(
     apply::settle(session, &file, answer)
 }
 
-/// Shows a whole list, page by page.
-async fn list(session: &Session, path: &[&str]) -> anyhow::Result<Outcome> {
-    let mut items: Vec<Value> = Vec::new();
-    let mut after: Option<String> = None;
-    for _ in 0..PAGES_MAX {
-        let mut query = vec![("page_size", PAGE_SIZE)];
-        query.extend(after.as_deref().map(|after| ("after", after)));
-        let page = session.client.get(path, &query).await?.success()?.body;
-        items.extend(items_of(&page));
-        after = page.get("next").and_then(Value::as_str).map(str::to_owned);
-        if after.is_none() {
-            output::show(session.output, &Value::Array(items))?;
-            return Ok(Outcome::Done);
-        }
-    }
-    bail!("the list has no end after {PAGES_MAX} pages")
-}
-
-/// The items of one page: its one member that is a list of them, or an object of items by name.
-fn items_of(page: &Value) -> Vec<Value> {
-    let members = page.as_object().into_iter().flat_map(Map::values);
-    let list = members.clone().find_map(Value::as_array);
-    list.cloned().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -441,14 +428,5 @@ mod tests {
             ])
             .is_err()
         );
-    }
-
-    #[test]
-    fn the_items_of_a_page_are_its_list() {
-        assert_eq!(
-            items_of(&json!({ "items": [1, 2], "next": "x" })),
-            [json!(1), json!(2)]
-        );
-        assert!(items_of(&json!({ "items": [], "next": null })).is_empty());
     }
 }

@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::Parser;
 use clap::Subcommand;
+use serde_json::Value;
 
 use crate::telemetry::logs::LogFormat;
 
@@ -203,6 +204,13 @@ impl Session {
     /// Writes a whole answer, as JSON or for people.
     fn show(&self, answer: &Answer) -> anyhow::Result<Outcome> {
         output::show(self.output, &answer.body)?;
+        Ok(Outcome::Done)
+    }
+
+    /// Writes a whole list, read page by page from `after` on.
+    async fn list(&self, path: &[&str], after: Option<String>) -> anyhow::Result<Outcome> {
+        let items = self.client.list(path, after).await?;
+        output::show(self.output, &Value::Array(items))?;
         Ok(Outcome::Done)
     }
 }

@@ -9,7 +9,6 @@ use anyhow::Context;
 use clap::Args;
 use clap::CommandFactory;
 use clap_complete::Shell;
-use serde_json::Value;
 
 use crate::store;
 
@@ -105,36 +104,8 @@ pub async fn status(session: &Session) -> anyhow::Result<Outcome> {
 
 /// Runs `audit`.
 pub async fn audit(session: &Session, args: AuditArgs) -> anyhow::Result<Outcome> {
-    let mut entries: Vec<Value> = Vec::new();
-    let mut after = args.after.map(|after| after.to_string());
-    loop {
-        let mut query = vec![("page_size", "1000")];
-        query.extend(after.as_deref().map(|after| ("after", after)));
-        let page = session
-            .client
-            .get(&["admin", "v1", "audit"], &query)
-            .await?
-            .success()?
-            .body;
-        let list = page
-            .as_object()
-            .into_iter()
-            .flat_map(|page| page.values())
-            .find_map(Value::as_array);
-        let before = entries.len();
-        entries.extend(list.into_iter().flatten().cloned());
-        let next = page
-            .get("next")
-            .filter(|next| !next.is_null())
-            .map(|next| output::cell("", next));
-        // A page without entries ends the list too, so that no answer can keep this going for ever.
-        if next.is_none() || entries.len() == before {
-            break;
-        }
-        after = next;
-    }
-    output::show(session.output, &Value::Array(entries))?;
-    Ok(Outcome::Done)
+    let after = args.after.map(|after| after.to_string());
+    session.list(&["admin", "v1", "audit"], after).await
 }
 
 /// Runs `backup`.

@@ -1,8 +1,8 @@
 //! How answers are written: as JSON, or for people.
 //!
 //! The form for people is made from the answer itself: single values as aligned lines, lists of objects as
-//! tables. Names tell what a number is: `…_after_ms`, `delay_ms` and `staleness_ms` are lengths of time,
-//! every other `…_ms` is an instant.
+//! tables. Names tell what a number is: `…_after_ms`, `delay_ms`, `staleness_ms` and `uptime_ms` are lengths
+//! of time, every other `…_ms` is an instant.
 
 use std::io::Write;
 
@@ -47,6 +47,27 @@ pub fn show(format: OutputFormat, value: &Value) -> std::io::Result<()> {
         OutputFormat::Table => describe(value),
     };
     print(&text)
+}
+
+/// Writes the list in `value` to standard output: an answer that is a list with a name.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn show_list(format: OutputFormat, value: &Value) -> std::io::Result<()> {
+    match format {
+        OutputFormat::Json => show(format, value),
+        OutputFormat::Table => print(&describe_list(list_in(value))),
+    }
+}
+
+/// The list in an answer: its first member that is one.
+pub fn list_in(value: &Value) -> &[Value] {
+    let members = value.as_object().into_iter().flat_map(Map::values);
+    members
+        .filter_map(Value::as_array)
+        .next()
+        .map(Vec::as_slice)
+        .unwrap_or_default()
 }
 
 /// Writes `text` to standard output.
@@ -199,10 +220,16 @@ pub fn cell(name: &str, value: &Value) -> String {
             .map(|item| cell("", item))
             .collect::<Vec<_>>()
             .join(", "),
+        // Of things with names the names must do; `get` shows one of them in full.
+        Value::Object(members) if members.values().any(Value::is_object) => members
+            .keys()
+            .map(|name| printable(name))
+            .collect::<Vec<_>>()
+            .join(", "),
         Value::Object(members) => {
             let pairs = members
                 .iter()
-                .map(|(name, value)| format!("{name}={}", cell(name, value)));
+                .map(|(name, value)| format!("{}={}", printable(name), cell(name, value)));
             pairs.collect::<Vec<_>>().join(" ")
         }
     }
@@ -222,7 +249,7 @@ fn printable(text: &str) -> String {
 
 fn is_length(name: &str) -> bool {
     name.ends_with("_after_ms")
-        || matches!(name, "delay_ms" | "staleness_ms")
+        || matches!(name, "delay_ms" | "staleness_ms" | "uptime_ms")
         || name.ends_with("_offset_ms")
 }
 
@@ -288,7 +315,25 @@ mod tests {
             "2026-11-30T01:00:00Z"
         );
         assert_eq!(cell("quota", &json!(1_500)), "1500");
+        assert_eq!(
+            cell("limits", &json!({ "a": { "quota": 1 }, "b": {} })),
+            "a, b"
+        );
+        assert_eq!(
+            cell("effective", &json!({ "quota": 1, "key": "user" })),
+            "key=user quota=1"
+        );
         assert_eq!(cell("key", &json!("a\u{1b}[1m\n")), "a\\u{1b}[1m\\n");
+    }
+
+    #[test]
+    fn the_list_of_an_answer_is_found() {
+        assert_eq!(
+            list_in(&json!({ "audit": [1, 2], "next": 3 })),
+            [json!(1), json!(2)]
+        );
+        assert!(list_in(&json!({ "next": null })).is_empty());
+        assert_eq!(describe_list(&[]), "(none)\n");
     }
 
     #[test]

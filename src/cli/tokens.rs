@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::Outcome;
 use super::Session;
+use super::apply;
 use super::output;
 use super::output::OutputFormat;
 
@@ -72,10 +73,7 @@ pub async fn tokens(session: &Session, args: TokensArgs) -> anyhow::Result<Outco
                 .success()?;
             shown_once(session, &answer.body)
         }
-        TokensCommand::List => {
-            let answer = session.client.get(&TOKENS, &[]).await?.success()?;
-            session.show(&answer)
-        }
+        TokensCommand::List => session.list(&TOKENS, None).await,
         TokensCommand::Revoke { id } => {
             let path = ["admin", "v1", "tokens", &id];
             let answer = session
@@ -83,7 +81,7 @@ pub async fn tokens(session: &Session, args: TokensArgs) -> anyhow::Result<Outco
                 .call(Method::DELETE, &path, &[], None, None)
                 .await?
                 .success()?;
-            session.show(&answer)
+            apply::report(session, &answer)
         }
     }
 }

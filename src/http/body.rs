@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
 
 use serde::Deserialize;
 use serde::Deserializer;
@@ -12,6 +14,7 @@ use serde::de::Error;
 use serde::de::MapAccess;
 use serde::de::Unexpected;
 use serde::de::Visitor;
+use serde::de::value::MapAccessDeserializer;
 use sha2::Digest;
 use sha2::Sha256;
 
@@ -103,13 +106,45 @@ fn present_span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Spa
     duration::parse(text.as_str()).map(Some).map_err(D::Error::custom)
 }
 
+/// A JSON object, and nothing else: the library would take an array of the fields' values too.
+#[derive(Debug)]
+pub struct Object<T>(pub T);
+
+impl<T> Deref for Object<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
 /// A list that stops being read at its bound.
 #[derive(Debug)]
 pub struct Bounded<T, const MAX: usize>(pub Vec<T>);
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ListVisitor<T, const MAX: usize>(std::marker::PhantomData<T>);
+        struct ListVisitor<T, const MAX: usize>(PhantomData<T>);
 
         impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for ListVisitor<T, MAX> {
             type Value = Bounded<T, MAX>;
@@ -133,7 +168,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T,
             }
         }
 
-        deserializer.deserialize_seq(ListVisitor(std::marker::PhantomData))
+        deserializer.deserialize_seq(ListVisitor(PhantomData))
     }
 }
 
@@ -212,7 +247,7 @@ pub struct CheckBody<'a> {
     pub cost: Option<Amount>,
     /// Second form: 1 to 16 limits.
     #[serde(borrow, default, deserialize_with = "present")]
-    pub checks: Option<Bounded<CheckItem<'a>, CHECKS_MAX>>,
+    pub checks: Option<Bounded<Object<CheckItem<'a>>, CHECKS_MAX>>,
     /// Third form: the action.
     #[serde(borrow, default, deserialize_with = "present")]
     pub action: Option<Text<'a>>,
@@ -242,7 +277,7 @@ pub enum Form<'b, 'a> {
     /// One limit.
     One(&'b Text<'a>, Option<&'b Text<'a>>, u64),
     /// Several.
-    Several(&'b [CheckItem<'a>]),
+    Several(&'b [Object<CheckItem<'a>>]),
     /// All limits of an action.
     Action(&'b Text<'a>, Option<&'b Keys<'a>>, u64),
 }
@@ -330,7 +365,7 @@ pub struct SettleBody<'a> {
     pub cost: Option<Amount>,
     /// Costs by limit; limits that are not named keep what was taken.
     #[serde(borrow, default, deserialize_with = "present")]
-    pub checks: Option<Bounded<SettleItem<'a>, CHECKS_MAX>>,
+    pub checks: Option<Bounded<Object<SettleItem<'a>>, CHECKS_MAX>>,
 }
 
 /// The body of `POST /v1/holds/{id}/renew`.
@@ -365,7 +400,7 @@ pub struct RefundBody<'a> {
 /// # Errors
 /// A 400 that says where the body is wrong and how.
 pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| problem_of(&error))
+    serde_json::from_slice::<Object<T>>(bytes).map(|object| object.0).map_err(|error| problem_of(&error))
 }
 
 fn problem_of(error: &serde_json::Error) -> Problem {

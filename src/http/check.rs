@@ -6,15 +6,11 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::http::HeaderName;
-use axum::http::HeaderValue;
 use axum::http::Response;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::future::Either;
 use futures_util::future::join_all;
-use sha2::Digest;
-use sha2::Sha256;
 use smallvec::SmallVec;
 
 use crate::catalogue::view::View;
@@ -31,18 +27,17 @@ use crate::http::body;
 use crate::http::body::BatchBody;
 use crate::http::body::CheckBody;
 use crate::http::input;
+use crate::http::keyed;
+use crate::http::keyed::Begun;
 use crate::http::problem::Code;
 use crate::http::problem::Problem;
 use crate::http::resolve;
 use crate::http::resolve::Purpose;
 use crate::http::resolve::Resolved;
-use crate::ledger::answers::Begin;
 use crate::ledger::check::Item;
 use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
-use crate::ledger::idempotency::KeptAnswer;
 use crate::ledger::idempotency::Operation;
-use crate::ledger::idempotency::RequestId;
 use crate::region::decide::Together;
 use crate::region::state::Region;
 
@@ -121,12 +116,16 @@ async fn with_disk(region: &Region, caller: &Caller, bytes: &[u8], in_batch: boo
     Ok(rendered)
 }
 
-/// A check with an `Idempotency-Key`: it runs to its end even if the caller goes away, since a repeat must
-/// find either an answer or nothing.
-async fn keyed(region: &Arc<Region>, caller: Caller, bytes: Bytes, key: String, in_batch: bool) -> Result<Rendered, Problem> {
+/// A check with an `Idempotency-Key`.
+async fn keyed(
+    region: &Arc<Region>,
+    caller: Caller,
+    bytes: Bytes,
+    key: String,
+    in_batch: bool,
+) -> Result<Rendered, Problem> {
     let region = Arc::clone(region);
-    let running = tokio::spawn(async move { keyed_to_the_end(&region, &caller, &bytes, key, in_batch).await });
-    running.await.unwrap_or_else(|_| Err(Problem::new(500, Code::Internal, "the check broke off; repeat it with the same Idempotency-Key")))
+    keyed::to_the_end(async move { keyed_to_the_end(&region, &caller, &bytes, key, in_batch).await }).await
 }
 
 async fn keyed_to_the_end(
@@ -141,38 +140,31 @@ async fn keyed_to_the_end(
     let view = region.view_full();
     let body: CheckBody<'_> = body::parse(bytes)?;
     let resolved = parsed(&view, &body, caller, now, in_batch)?;
-    let id = RequestId { tenant: resolved.tenant.to_owned(), operation: Operation::Check, key };
-    let fingerprint = body.fingerprint();
-    let remembered = match begin(region, &id, fingerprint, now)? {
-        Start::Repeat(mut rendered) => {
+    let mut request = request(&resolved, now, true);
+    let keyed = match keyed::begin(region, resolved.tenant, Operation::Check, key, body.fingerprint(), now)? {
+        Begun::New(keyed) => Some(keyed),
+        Begun::Full => None,
+        Begun::Repeat(mut rendered) => {
             tell_status(&mut rendered, in_batch);
             return Ok(rendered);
         }
-        Start::Fresh => true,
-        Start::Full => false,
     };
-    let mut request = request(&resolved, now, true);
-    let kept = |outcome: &Outcome| {
-        let rendered = render(region, &resolved.items, outcome, now, in_batch);
-        kept_answer(region, &id, fingerprint, &rendered, now)
-    };
-    let outcome = if remembered {
-        region.decide(&request, |outcome| Together { hold: None, answer: Some(kept(outcome)) }).await
-    } else {
-        // Without a place for its key the region cannot keep the answer: each limit's policy decides.
-        request.store_failed = true;
-        region.ledger.check(&request)
-    };
-    let rendered = render(region, &resolved.items, &outcome, now, in_batch);
-    if remembered {
-        if outcome.allowed {
-            region.answers.finish(kept_answer(region, &id, fingerprint, &rendered, now));
-        } else {
-            region.answers.abandon(&id);
+    let rendered = |outcome: &Outcome| render(region, &resolved.items, outcome, now, in_batch);
+    let outcome = match &keyed {
+        Some(keyed) => {
+            let answer = |outcome: &Outcome| keyed.answer(region, &rendered(outcome), now);
+            region.decide(&request, |outcome| Together { hold: None, answer: Some(answer(outcome)) }).await
         }
-    }
+        None => {
+            // Without a place for its key the region cannot keep the answer: each limit's policy decides.
+            request.store_failed = true;
+            region.ledger.check(&request)
+        }
+    };
+    let told = rendered(&outcome);
+    keyed::finish(region, keyed.as_ref(), outcome.allowed, &told, now);
     region.observe(&seen(&resolved, &body, now), &outcome, started);
-    Ok(rendered)
+    Ok(told)
 }
 
 /// Makes a remembered answer fit where it is given again: in a batch its body tells the status too.
@@ -212,7 +204,6 @@ pub fn request<'a>(resolved: &'a Resolved<'_>, now: Timestamp, keep: bool) -> Re
     Request {
         now,
         tenant: resolved.tenant,
-        known_tenant: resolved.tenant_view.known,
         items: &resolved.items,
         hold: None,
         keep,
@@ -244,73 +235,6 @@ pub fn judged<'a>(items: &[Item<'a>], outcome: &'a Outcome) -> SmallVec<[Judged<
 fn render(region: &Region, items: &[Item<'_>], outcome: &Outcome, now: Timestamp, in_batch: bool) -> Rendered {
     let frame = Frame { region: region.name.as_str(), now, styles: region.header_styles, hold: None, in_batch };
     answer::render(&judged(items, outcome), &frame)
-}
-
-/// What identifies a request's body among those with the same key.
-pub fn fingerprint(bytes: &[u8]) -> u128 {
-    let digest = Sha256::digest(bytes);
-    digest.iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte))
-}
-
-/// How a keyed request begins.
-pub enum Start {
-    /// It is new, and noted as running.
-    Fresh,
-    /// It was answered: the same again.
-    Repeat(Rendered),
-    /// There is no place to remember it.
-    Full,
-}
-
-/// Looks a keyed request up.
-///
-/// # Errors
-/// 409 while the first one runs, 422 when the key was used with another body.
-pub fn begin(region: &Region, id: &RequestId, fingerprint: u128, now: Timestamp) -> Result<Start, Problem> {
-    match region.answers.begin(id, fingerprint, now) {
-        Begin::Fresh => Ok(Start::Fresh),
-        Begin::Full => Ok(Start::Full),
-        Begin::Answered(kept) => Ok(Start::Repeat(repeated(&kept))),
-        Begin::Running => Err(Problem {
-            retry_after_seconds: Some(1),
-            ..Problem::new(409, Code::IdempotencyRunning, "the first request with this Idempotency-Key is still running")
-        }),
-        Begin::Mismatch => Err(Problem::new(
-            422,
-            Code::IdempotencyMismatch,
-            "this Idempotency-Key was used with another body; a new request needs a new key",
-        )),
-    }
-}
-
-/// The answer as it is remembered.
-pub fn kept_answer(region: &Region, id: &RequestId, fingerprint: u128, rendered: &Rendered, now: Timestamp) -> KeptAnswer {
-    KeptAnswer {
-        request: id.clone(),
-        fingerprint,
-        status: rendered.status,
-        headers: rendered
-            .headers
-            .iter()
-            .filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())))
-            .collect(),
-        body: rendered.body.clone().into_boxed_slice(),
-        expires_at: now.plus(region.retention),
-    }
-}
-
-fn repeated(kept: &KeptAnswer) -> Rendered {
-    Rendered {
-        status: kept.status,
-        headers: kept
-            .headers
-            .iter()
-            .filter_map(|(name, value)| {
-                Some((name.parse::<HeaderName>().ok()?, HeaderValue::from_str(value).ok()?))
-            })
-            .collect(),
-        body: kept.body.to_vec(),
-    }
 }
 
 /// Many checks in one request; each is decided alone.

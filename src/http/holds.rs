@@ -1,4 +1,4 @@
-//! `POST /v1/holds`, `…/settle`, `…/renew`, `DELETE …`, and `POST /v1/refund`.
+//! `POST /v1/holds`, `…/settle`, `…/renew`, `DELETE …`.
 //!
 //! A settle or release that must be on disk is refused before it changes anything when the store is known
 //! to have failed. Should the store fail in the middle, the change stands in memory, is written when the
@@ -14,7 +14,6 @@ use axum::http::HeaderValue;
 use axum::http::Response;
 use axum::http::header;
 use axum::response::IntoResponse;
-use bytes::Bytes;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -32,11 +31,10 @@ use crate::http::answer::Frame;
 use crate::http::answer::Rendered;
 use crate::http::body;
 use crate::http::body::CheckBody;
-use crate::http::body::RefundBody;
 use crate::http::body::RenewBody;
 use crate::http::body::SettleBody;
 use crate::http::check;
-use crate::http::check::Start;
+use crate::http::keyed;
 use crate::http::input;
 use crate::http::problem::Code;
 use crate::http::problem::Problem;
@@ -53,7 +51,6 @@ use crate::ledger::holds::REMEMBERED;
 use crate::ledger::holds::Standing;
 use crate::ledger::holds::TTL_MAX;
 use crate::ledger::idempotency::Operation;
-use crate::ledger::idempotency::RequestId;
 use crate::region::decide::Together;
 use crate::region::state::Region;
 use crate::usage::record::CounterRecord;
@@ -103,20 +100,6 @@ pub struct RenewedAnswer {
     pub expires_ms: i64,
 }
 
-/// The answer to a refund.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct RefundAnswer {
-    /// Units that were given back.
-    pub refunded: u64,
-    /// The limit.
-    pub limit: String,
-    /// The key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    /// The region that answered.
-    pub region: String,
-}
-
 /// Take units now and say later how many were used.
 #[utoipa::path(
     post,
@@ -137,7 +120,7 @@ pub async fn open(State(region): State<Arc<Region>>, headers: HeaderMap, request
         let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
         let key = input::idempotency_key(&headers)?;
         let region = Arc::clone(&region);
-        to_the_end(async move { opened(&region, &caller, &bytes, key).await }).await
+        keyed::to_the_end(async move { opened(&region, &caller, &bytes, key).await }).await
     };
     respond(parts.await)
 }
@@ -153,15 +136,14 @@ async fn opened(region: &Region, caller: &Caller, bytes: &[u8], key: Option<Stri
     caller.may_check(body.tenant.as_str())?;
     let resolved = resolve::check(&view, &body, now, Purpose::Hold)?;
     let ttl = ttl(body.ttl, resolved.items.iter().map(|item| item.limit))?;
-    let keyed = match key {
-        Some(key) => match begin(region, resolved.tenant, Operation::Hold, key, body.fingerprint(), now)? {
-            Begun::Repeat(rendered) => return Ok(rendered),
-            Begun::New(keyed) => Some(keyed),
-        },
-        None => None,
+    let fingerprint = body.fingerprint();
+    let begun = keyed::begin_or_refuse(region, resolved.tenant, Operation::Hold, key, fingerprint, now)?;
+    let keyed = match begun {
+        Ok(keyed) => keyed,
+        Err(repeat) => return Ok(repeat),
     };
     if !region.holds.reserve(now) {
-        abandon(region, keyed.as_ref());
+        keyed::abandon(region, keyed.as_ref());
         return Err(Problem::unavailable("this region keeps as many open holds as it may; settle or release some"));
     }
     let hold = HoldKey(crate::region::entropy::bits128());
@@ -204,7 +186,7 @@ async fn opened(region: &Region, caller: &Caller, bytes: &[u8], key: Option<Stri
         region.holds.unreserve();
     }
     let told = rendered(&outcome);
-    finish(region, keyed.as_ref(), outcome.allowed, &told, now);
+    keyed::finish(region, keyed.as_ref(), outcome.allowed, &told, now);
     region.observe(&check::seen(&resolved, &body, now), &outcome, started);
     Ok(told)
 }
@@ -235,7 +217,7 @@ pub async fn settle(
         let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
         let key = input::idempotency_key(&headers)?;
         let region = Arc::clone(&region);
-        to_the_end(async move { settled(&region, &caller, &id, &bytes, key).await }).await
+        keyed::to_the_end(async move { settled(&region, &caller, &id, &bytes, key).await }).await
     };
     respond(parts.await)
 }
@@ -269,7 +251,7 @@ pub async fn release(State(region): State<Arc<Region>>, Path(id): Path<String>, 
     let parts = async {
         let caller = access::caller(&region, &headers).await?;
         let region = Arc::clone(&region);
-        to_the_end(async move {
+        keyed::to_the_end(async move {
             close(&region, &caller, &id, RELEASE, None, |receipts| Ok(vec![0; receipts.len()])).await
         })
         .await
@@ -344,15 +326,13 @@ async fn close(
     let hold_key = hold_key(region, id)?;
     let now = region.clock.now();
     let view = region.view_full();
-    let fingerprint = check::fingerprint(bytes);
+    let fingerprint = keyed::fingerprint(bytes);
     let tenant = region.holds.with(hold_key, |hold| hold.tenant.clone()).filter(|tenant| caller.owns(tenant));
     let tenant = tenant.ok_or_else(no_hold)?;
-    let keyed = match key {
-        Some(key) => match begin(region, &tenant, Operation::Settle, key, fingerprint, now)? {
-            Begun::Repeat(rendered) => return Ok(rendered),
-            Begun::New(keyed) => Some(keyed),
-        },
-        None => None,
+    let begun = keyed::begin_or_refuse(region, &tenant, Operation::Settle, key, fingerprint, now)?;
+    let keyed = match begun {
+        Ok(keyed) => keyed,
+        Err(repeat) => return Ok(repeat),
     };
     let store_failed = region.store.is_failed();
     let done = region.holds.with(hold_key, |hold| {
@@ -379,7 +359,7 @@ async fn close(
     let (body, records, record) = match done.unwrap_or_else(|| Err(no_hold())) {
         Ok(done) => done,
         Err(problem) => {
-            abandon(region, keyed.as_ref());
+            keyed::abandon(region, keyed.as_ref());
             return Err(problem);
         }
     };
@@ -387,11 +367,11 @@ async fn close(
     if record.is_some() {
         let answer = keyed.as_ref().map(|keyed| keyed.answer(region, &rendered, now));
         if region.keep(now, records, record, answer).await.is_err() {
-            abandon(region, keyed.as_ref());
+            keyed::abandon(region, keyed.as_ref());
             return Err(unknown_outcome());
         }
     }
-    finish(region, keyed.as_ref(), true, &rendered, now);
+    keyed::finish(region, keyed.as_ref(), true, &rendered, now);
     Ok(rendered)
 }
 
@@ -431,8 +411,7 @@ fn move_units(
                 let epoch = found.map_or(receipt.epoch, |found| found.at(&counter.key, now).1);
                 let item = Item { limit: &limit, id: limit_id, epoch, key: &counter.key, cost: more };
                 let lease = Lease { hold: hold.key.0, expires_at: hold.expires_at, units: 0 };
-                let known = tenant_view.is_some_and(|tenant| tenant.known);
-                records.extend(region.ledger.charge_late(&item, &counter.tenant, known, lease, now).record);
+                records.extend(region.ledger.charge_late(&item, &counter.tenant, lease, now).record);
             }
         }
         results.push(result);
@@ -467,133 +446,8 @@ fn wanted(body: &SettleBody<'_>, receipts: &[Receipt]) -> Result<Vec<u64>, Probl
     Ok(costs)
 }
 
-/// Give units back without a hold.
-#[utoipa::path(
-    post,
-    path = "/v1/refund",
-    tag = "check",
-    params(("Idempotency-Key" = Option<String>, Header, description = "Repeats of this request give back once")),
-    request_body(content_type = "application/json", content = crate::http::schema::RefundRequest),
-    responses(
-        (status = 200, description = "Given back, at most what the window has in use", body = RefundAnswer),
-        crate::http::schema::RequestProblems,
-        (status = 503, description = "Nothing was given back, or the outcome is unknown", content_type = "application/problem+json", body = Problem),
-    )
-)]
-pub async fn refund(State(region): State<Arc<Region>>, headers: HeaderMap, request: Body) -> Response<Body> {
-    let parts = async {
-        let caller = access::caller(&region, &headers).await?;
-        let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
-        let key = input::idempotency_key(&headers)?;
-        let region = Arc::clone(&region);
-        to_the_end(async move { refunded(&region, &caller, &bytes, key).await }).await
-    };
-    respond(parts.await)
-}
-
-async fn refunded(region: &Region, caller: &Caller, bytes: &Bytes, key: Option<String>) -> Result<Rendered, Problem> {
-    let now = region.clock.now();
-    let view = region.view_full();
-    let body: RefundBody<'_> = body::parse(bytes)?;
-    let tenant = body.tenant.as_str();
-    caller.may_check(tenant)?;
-    let tenant_view = resolve::tenant(&view, tenant)?;
-    let found = resolve::limit(tenant_view, tenant, body.limit.as_str())?;
-    let cost = body.cost.map_or(1, |cost| cost.0);
-    let item = resolve::item(found, body.key.as_ref().map(body::Text::as_str), cost, now, Purpose::Hold)?;
-    if matches!(item.limit.rule, Rule::Concurrency { .. }) {
-        return Err(Problem::malformed("what is held is given back with DELETE /v1/holds/{id}"));
-    }
-    let keyed = match key {
-        Some(key) => match begin(region, tenant, Operation::Refund, key, check::fingerprint(bytes), now)? {
-            Begun::Repeat(rendered) => return Ok(rendered),
-            Begun::New(keyed) => Some(keyed),
-        },
-        None => None,
-    };
-    let on_disk = keyed.is_some() || item.limit.durability == Durability::Sync;
-    if on_disk && region.store.is_failed() {
-        abandon(region, keyed.as_ref());
-        return Err(Problem::unavailable("the store cannot be written at the moment; nothing was given back"));
-    }
-    let moved = region.ledger.refund(&item, tenant, now);
-    let answer = RefundAnswer {
-        refunded: moved.units,
-        limit: item.limit.name.to_string(),
-        key: (!item.key.is_empty()).then(|| item.key.to_owned()),
-        region: region.name.to_string(),
-    };
-    let rendered = plain(&answer);
-    if on_disk {
-        let kept = keyed.as_ref().map(|keyed| keyed.answer(region, &rendered, now));
-        if region.keep(now, moved.record.into_iter().collect(), None, kept).await.is_err() {
-            abandon(region, keyed.as_ref());
-            return Err(unknown_outcome());
-        }
-    }
-    finish(region, keyed.as_ref(), true, &rendered, now);
-    Ok(rendered)
-}
-
-/// A keyed request that is being answered.
-struct Keyed {
-    id: RequestId,
-    fingerprint: u128,
-}
-
-impl Keyed {
-    fn answer(&self, region: &Region, rendered: &Rendered, now: Timestamp) -> crate::ledger::idempotency::KeptAnswer {
-        check::kept_answer(region, &self.id, self.fingerprint, rendered, now)
-    }
-}
-
-enum Begun {
-    New(Keyed),
-    Repeat(Rendered),
-}
-
-fn begin(
-    region: &Region,
-    tenant: &str,
-    operation: Operation,
-    key: String,
-    fingerprint: u128,
-    now: Timestamp,
-) -> Result<Begun, Problem> {
-    let id = RequestId { tenant: tenant.to_owned(), operation, key };
-    match check::begin(region, &id, fingerprint, now)? {
-        Start::Fresh => Ok(Begun::New(Keyed { id, fingerprint })),
-        Start::Repeat(rendered) => Ok(Begun::Repeat(rendered)),
-        Start::Full => Err(Problem::unavailable("this region remembers as many Idempotency-Keys as it may")),
-    }
-}
-
-fn finish(region: &Region, keyed: Option<&Keyed>, done: bool, rendered: &Rendered, now: Timestamp) {
-    if let Some(keyed) = keyed {
-        if done {
-            region.answers.finish(keyed.answer(region, rendered, now));
-        } else {
-            region.answers.abandon(&keyed.id);
-        }
-    }
-}
-
-fn abandon(region: &Region, keyed: Option<&Keyed>) {
-    if let Some(keyed) = keyed {
-        region.answers.abandon(&keyed.id);
-    }
-}
-
-/// Runs an operation to its end even if the caller goes away: a repeat must find it done or not begun.
-async fn to_the_end(
-    operation: impl Future<Output = Result<Rendered, Problem>> + Send + 'static,
-) -> Result<Rendered, Problem> {
-    tokio::spawn(operation)
-        .await
-        .unwrap_or_else(|_| Err(Problem::new(500, Code::Internal, "the request broke off; ask for its outcome by repeating it")))
-}
-
-fn respond(answered: Result<Rendered, Problem>) -> Response<Body> {
+/// Sends an answer or a problem.
+pub fn respond(answered: Result<Rendered, Problem>) -> Response<Body> {
     answered.map_or_else(IntoResponse::into_response, Into::into)
 }
 
@@ -601,7 +455,8 @@ fn json_header() -> smallvec::SmallVec<[(axum::http::HeaderName, HeaderValue); 8
     smallvec::smallvec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]
 }
 
-fn plain(answer: &impl Serialize) -> Rendered {
+/// A plain JSON answer.
+pub fn plain(answer: &impl Serialize) -> Rendered {
     Rendered { status: 200, headers: json_header(), body: serde_json::to_vec(answer).unwrap_or_default() }
 }
 
@@ -609,7 +464,8 @@ fn no_hold() -> Problem {
     Problem::not_found("there is no such hold, or it ended more than an hour ago")
 }
 
-fn unknown_outcome() -> Problem {
+/// 503: the store failed in the middle.
+pub fn unknown_outcome() -> Problem {
     Problem {
         retry_after_seconds: Some(1),
         ..Problem::new(503, Code::OutcomeUnknown, "the store failed while this was written; repeat the same request")

@@ -90,8 +90,9 @@ pub struct Problem {
     /// What went wrong, for programs.
     pub code: Code,
     /// The places that are wrong, when there are several.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub errors: Vec<FieldProblem>,
+    #[serde(skip_serializing_if = "<[FieldProblem]>::is_empty")]
+    #[schema(value_type = Vec<FieldProblem>)]
+    pub errors: Box<[FieldProblem]>,
     /// The region to ask instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
@@ -110,7 +111,7 @@ impl Problem {
             status,
             detail: detail.into(),
             code,
-            errors: Vec::new(),
+            errors: Box::default(),
             region: None,
             retry_after_seconds: None,
         }

@@ -57,14 +57,11 @@ pub fn tenant<'v>(view: &'v View, tenant: &str) -> Result<&'v TenantView, Proble
 /// Finds one limit of the tenant.
 ///
 /// # Errors
-/// 404 when the tenant has no such limit, 400 when no limit can have that name.
+/// 404 when the tenant has no such limit.
 pub fn limit<'v>(tenant_view: &'v TenantView, tenant: &str, limit: &str) -> Result<&'v LimitView, Problem> {
     tenant_view.limit(limit).ok_or_else(|| {
-        if name::is_limit_name(limit) {
-            Problem::new(404, Code::UnknownLimit, format!("tenant \"{tenant}\" has no limit \"{limit}\""))
-        } else {
-            Problem::malformed(format!("limit: {}", name::InvalidName::Limit))
-        }
+        let shown: String = limit.chars().take(80).collect();
+        Problem::new(404, Code::UnknownLimit, format!("tenant \"{tenant}\" has no limit \"{shown}\""))
     })
 }
 

@@ -20,6 +20,7 @@ use crate::http::check;
 use crate::http::holds;
 use crate::http::problem::Code;
 use crate::http::problem::Problem;
+use crate::http::refund;
 use crate::http::usage;
 use crate::region::state::Region;
 
@@ -47,7 +48,7 @@ pub fn described() -> OpenApiRouter<Arc<Region>> {
         .routes(routes!(holds::settle))
         .routes(routes!(holds::renew))
         .routes(routes!(holds::release))
-        .routes(routes!(holds::refund))
+        .routes(routes!(refund::refund))
         .routes(routes!(usage::usage))
         .routes(routes!(livez))
         .routes(routes!(readyz))

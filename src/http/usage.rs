@@ -83,7 +83,6 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
     let request = Request {
         now,
         tenant: &query.tenant,
-        known_tenant: tenant_view.known,
         items: &items,
         hold: None,
         keep: false,

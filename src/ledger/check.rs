@@ -57,8 +57,6 @@ pub struct Request<'a> {
     pub now: Timestamp,
     /// Who asks.
     pub tenant: &'a str,
-    /// Whether the catalogue names the tenant.
-    pub known_tenant: bool,
     /// What is asked; no (limit, key) twice.
     pub items: &'a [Item<'a>],
     /// A hold's number and end, when units are to be held.
@@ -170,9 +168,14 @@ impl Ledger {
         if allowed {
             self.charge_all(request, candidates, &mut guards, &mut outcome);
         } else {
-            for candidate in candidates {
+            for ((item, told), mut candidate) in request.items.iter().zip(&mut outcome.items).zip(candidates) {
+                if told.decision == Decision::Allow
+                    && let Some(counter) = prepared(&mut candidate, &mut guards, item, request.now)
+                {
+                    told.standing = counter.standing(&item.limit.rule, request.now);
+                }
                 if let Spot::New { reserved: true, .. } = candidate.spot {
-                    self.forget_key(request.tenant, request.known_tenant);
+                    self.forget_key(request.tenant);
                 }
             }
         }
@@ -205,7 +208,7 @@ impl Ledger {
         if request.items[index].cost == 0 || !matches!(candidates[index].spot, Spot::New { .. }) {
             return true;
         }
-        let mut room = self.admit_key(request.tenant, request.known_tenant, false);
+        let mut room = self.admit_key(request.tenant, false);
         if !room {
             let found: SmallVec<[Place; 2]> = candidates
                 .iter()
@@ -216,7 +219,7 @@ impl Ledger {
                 })
                 .collect();
             self.relieve(&mut guards[guard].1, request.now, &found);
-            room = self.admit_key(request.tenant, request.known_tenant, false);
+            room = self.admit_key(request.tenant, false);
         }
         if !room {
             self.refused_keys
@@ -253,7 +256,7 @@ impl Ledger {
                     reserved: true,
                 } => {
                     let name = Name::new(item.id, request.tenant, item.key);
-                    shard.insert(candidate.hash, name, request.known_tenant, *counter)
+                    shard.insert(candidate.hash, name, *counter)
                 }
             };
             let Some(counter) = shard.change(place) else {
@@ -378,7 +381,12 @@ fn judge(
         } else {
             DecidedBy::Local
         },
-        standing: counter.standing(&limit.rule, now),
+        // What is about to be charged is told as it stands afterwards.
+        standing: if admitted && !unavailable && item.cost > 0 {
+            Standing::default()
+        } else {
+            counter.standing(&limit.rule, now)
+        },
         retry_after: None,
         delay: counter.delay(&limit.rule),
         window_start: counter.window_start(&limit.rule),

@@ -112,7 +112,6 @@ impl Ledger {
         &self,
         item: &Item<'_>,
         tenant: &str,
-        known_tenant: bool,
         lease: Lease,
         now: Timestamp,
     ) -> Moved {
@@ -122,11 +121,11 @@ impl Ledger {
             Some(place) => (place, now),
             None => {
                 // What was used is counted whatever the bounds say.
-                self.admit_key(tenant, known_tenant, true);
+                self.admit_key(tenant, true);
                 let held = shard.held(now);
                 let name = Name::new(item.id, tenant, item.key);
                 let counter = Counter::new(item.epoch);
-                (shard.insert(hash, name, known_tenant, counter), held)
+                (shard.insert(hash, name, counter), held)
             }
         };
         let enters = |entry: &mut Entry| entry.counter.enter_with(item.epoch, &item.limit.rule);

@@ -72,7 +72,7 @@ const TENANT_SHARDS: usize = 64;
 pub struct Bounds {
     /// Counters in all.
     pub keys_max: usize,
-    /// Counters of one tenant; tenants that the catalogue does not name share one such cap.
+    /// Counters of one tenant.
     pub keys_per_tenant_max: usize,
 }
 
@@ -84,7 +84,6 @@ pub struct Ledger {
     bounds: Bounds,
     keys: AtomicUsize,
     tenants: Box<[Mutex<HashMap<CompactString, u32>>]>,
-    unknown_tenants_keys: AtomicUsize,
     refused_keys: AtomicU64,
     actors: ActorTable,
     start: u32,
@@ -108,7 +107,6 @@ impl Ledger {
             bounds,
             keys: AtomicUsize::new(0),
             tenants: (0..TENANT_SHARDS).map(|_| Mutex::default()).collect(),
-            unknown_tenants_keys: AtomicUsize::new(0),
             refused_keys: AtomicU64::new(0),
             actors,
             start,
@@ -155,40 +153,28 @@ impl Ledger {
 
     /// Counts a new counter in; false when it would pass a bound. `forced` passes every bound: what was
     /// live before a restart is never forgotten.
-    fn admit_key(&self, tenant: &str, known: bool, forced: bool) -> bool {
-        if known {
+    fn admit_key(&self, tenant: &str, forced: bool) -> bool {
+        {
             let mut tenants = self.tenant_shard(tenant).lock();
-            let keys = tenants.get(tenant).copied().unwrap_or(0);
-            if keys as usize >= self.bounds.keys_per_tenant_max && !forced {
-                return false;
-            }
             match tenants.get_mut(tenant) {
+                Some(keys) if *keys as usize >= self.bounds.keys_per_tenant_max && !forced => return false,
                 Some(keys) => *keys = keys.saturating_add(1),
+                None if self.bounds.keys_per_tenant_max == 0 && !forced => return false,
                 None => {
                     tenants.insert(CompactString::new(tenant), 1);
                 }
             }
-        } else {
-            let before = self.unknown_tenants_keys.fetch_add(1, Ordering::Relaxed);
-            if before >= self.bounds.keys_per_tenant_max && !forced {
-                self.unknown_tenants_keys.fetch_sub(1, Ordering::Relaxed);
-                return false;
-            }
         }
         let before = self.keys.fetch_add(1, Ordering::Relaxed);
         if before >= self.bounds.keys_max && !forced {
-            self.forget_key(tenant, known);
+            self.forget_key(tenant);
             return false;
         }
         true
     }
 
-    fn forget_key(&self, tenant: &str, known: bool) {
+    fn forget_key(&self, tenant: &str) {
         self.keys.fetch_sub(1, Ordering::Relaxed);
-        if !known {
-            self.unknown_tenants_keys.fetch_sub(1, Ordering::Relaxed);
-            return;
-        }
         let mut tenants = self.tenant_shard(tenant).lock();
         if let Some(keys) = tenants.get_mut(tenant) {
             *keys = keys.saturating_sub(1);
@@ -199,7 +185,7 @@ impl Ledger {
     }
 
     fn forget(&self, entry: &Entry) {
-        self.forget_key(entry.name.tenant(), entry.known_tenant);
+        self.forget_key(entry.name.tenant());
     }
 
     /// Makes room in `shard` by dropping dead counters, at once and without their grace; not those at `spared`.

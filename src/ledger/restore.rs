@@ -35,11 +35,10 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Joins one record. `limit` is the number of its limit's name, `known` whether the catalogue names the
-    /// tenant.
-    pub fn counter(&mut self, record: CounterRecord, limit: LimitId, known: bool) {
+    /// Joins one record. `limit` is the number of its limit's name.
+    pub fn counter(&mut self, record: CounterRecord, limit: LimitId) {
         if record.log.is_empty() && !self.logs.contains_key(&record.id) {
-            self.ledger.merge(&record, limit, known);
+            self.ledger.merge(&record, limit);
             return;
         }
         match self.logs.get_mut(&record.id) {
@@ -50,15 +49,11 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Puts the logs in. `id_of` tells a limit's number, `known` whether the catalogue names a tenant.
-    pub fn finish(
-        self,
-        id_of: impl Fn(&LimitName) -> Option<LimitId>,
-        known: impl Fn(&str) -> bool,
-    ) {
+    /// Puts the logs in. `id_of` tells a limit's number.
+    pub fn finish(self, id_of: impl Fn(&LimitName) -> Option<LimitId>) {
         for record in self.logs.values() {
             if let Some(limit) = id_of(&record.id.limit) {
-                self.ledger.merge(record, limit, known(&record.id.tenant));
+                self.ledger.merge(record, limit);
             }
         }
     }
@@ -67,9 +62,9 @@ impl<'a> Restorer<'a> {
 impl Ledger {
     /// Joins a record into its counter, which is made if it is not there yet. A record of an older epoch
     /// than the counter's changes nothing, one of a newer epoch replaces it.
-    pub fn merge(&self, record: &CounterRecord, limit: LimitId, known_tenant: bool) {
+    pub fn merge(&self, record: &CounterRecord, limit: LimitId) {
         let (tenant, key) = (record.id.tenant.as_str(), record.id.key.as_str());
-        self.with_counter(limit, tenant, key, record.epoch, known_tenant, |counter| {
+        self.with_counter(limit, tenant, key, record.epoch, |counter| {
             counter.enter_epoch(record.epoch);
             if counter.epoch == record.epoch {
                 counter.merge(record, self.actors.own(), self.start, |actor| {
@@ -85,7 +80,6 @@ impl Ledger {
         &self,
         hold: &HoldRecord,
         concurrency: impl Fn(&CounterId) -> Option<LimitId>,
-        known_tenant: bool,
     ) {
         if hold.state != HoldState::Open {
             return;
@@ -103,7 +97,7 @@ impl Ledger {
                 receipt.counter.tenant.as_str(),
                 receipt.counter.key.as_str(),
             );
-            self.with_counter(limit, tenant, key, receipt.epoch, known_tenant, |counter| {
+            self.with_counter(limit, tenant, key, receipt.epoch, |counter| {
                 counter.enter_epoch(receipt.epoch);
                 if counter.epoch == receipt.epoch {
                     counter.restore_lease(lease);
@@ -118,7 +112,6 @@ impl Ledger {
         tenant: &str,
         key: &str,
         epoch: u64,
-        known_tenant: bool,
         change: impl FnOnce(&mut Counter),
     ) {
         // Names on disk were checked when they came in; a row that says otherwise is damaged, and its counter
@@ -129,11 +122,10 @@ impl Ledger {
         let (shard, hash) = self.locate(limit, tenant, key);
         let mut shard = self.shards[shard].lock();
         let place = shard.find(hash, limit, tenant, key).unwrap_or_else(|| {
-            self.admit_key(tenant, known_tenant, true);
+            self.admit_key(tenant, true);
             shard.insert(
                 hash,
                 Name::new(limit, tenant, key),
-                known_tenant,
                 Counter::new(epoch),
             )
         });

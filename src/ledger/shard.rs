@@ -73,8 +73,6 @@ impl Name {
 pub struct Entry {
     /// The counter's name.
     pub name: Name,
-    /// Whether it counts towards its own tenant's cap (else towards that of all unknown tenants).
-    pub known_tenant: bool,
     /// The counter.
     pub counter: Counter,
     hash: u32,
@@ -169,10 +167,9 @@ impl Shard {
     }
 
     /// Puts in a counter that is not here yet.
-    pub fn insert(&mut self, hash: u32, name: Name, known_tenant: bool, counter: Counter) -> Place {
+    pub fn insert(&mut self, hash: u32, name: Name, counter: Counter) -> Place {
         let entry = Entry {
             name,
-            known_tenant,
             counter,
             hash,
         };
@@ -303,15 +300,15 @@ mod tests {
     fn the_list_of_dirty_places_is_bounded_when_nobody_drains_it() {
         let mut shard = Shard::new(1);
         // One counter that lives keeps the shard from being emptied as a whole.
-        let keep = shard.insert(8, Name::new(LimitId(1), "t", "x"), true, live());
+        let keep = shard.insert(8, Name::new(LimitId(1), "t", "x"), live());
         shard.change(keep);
-        let mut place = shard.insert(7, Name::new(LimitId(1), "t", "0"), true, Counter::new(1));
+        let mut place = shard.insert(7, Name::new(LimitId(1), "t", "0"), Counter::new(1));
         for n in 1..10_000 {
             shard.change(place);
             shard.sweep(Timestamp::EPOCH, Span::ZERO, 64, &[], |_| ());
             assert_eq!(shard.len(), 1);
             let name = Name::new(LimitId(1), "t", &n.to_string());
-            place = shard.insert(7, name, true, Counter::new(1));
+            place = shard.insert(7, name, Counter::new(1));
         }
         assert!(shard.dirty.len() <= 2 * CHUNK, "{}", shard.dirty.len());
         shard.change(place);

@@ -44,7 +44,6 @@ pub enum ProposeError {
 
 #[derive(Debug)]
 struct Log {
-    catalogue: Catalogue,
     index: u64,
     since_snapshot: u64,
     /// A change whose write failed in the middle, with its index and time.
@@ -56,6 +55,7 @@ struct Log {
 pub struct Changes {
     store: Store,
     log: Mutex<Log>,
+    catalogue: ArcSwap<Catalogue>,
     view: ArcSwap<View>,
     names: ArcSwap<Interner>,
 }
@@ -84,8 +84,8 @@ impl Changes {
         }
         let view = ArcSwap::new(Arc::clone(catalogue.view()));
         let names = ArcSwap::from_pointee(catalogue.names().clone());
-        let log = Mutex::new(Log { catalogue, index, since_snapshot, in_doubt: None });
-        Ok(Self { store, log, view, names })
+        let log = Mutex::new(Log { index, since_snapshot, in_doubt: None });
+        Ok(Self { store, log, catalogue: ArcSwap::from_pointee(catalogue), view, names })
     }
 
     /// The catalogue in force.
@@ -103,9 +103,9 @@ impl Changes {
         self.names.load()
     }
 
-    /// A copy of the catalogue, to be read at leisure.
-    pub async fn catalogue(&self) -> Catalogue {
-        self.log.lock().await.catalogue.clone()
+    /// The whole catalogue in force, to be read at leisure; waits for nobody.
+    pub fn catalogue(&self) -> Arc<Catalogue> {
+        self.catalogue.load_full()
     }
 
     /// Makes a change at region time `at`: it is on disk and in force when this returns.
@@ -118,7 +118,7 @@ impl Changes {
         if self.store.is_failed() {
             return Err(ProposeError::Unavailable("it has failed before and is being tried again".to_owned()));
         }
-        let mut next = log.catalogue.clone();
+        let mut next = Catalogue::clone(&self.catalogue.load());
         let index = log.index + 1;
         let applied = next.apply(index, at, &entry)?;
         let with_snapshot = log.since_snapshot + 1 >= CHANGES_PER_SNAPSHOT;
@@ -146,7 +146,7 @@ impl Changes {
         match self.store.audit(index - 1, 1).await {
             Ok(rows) => {
                 if rows.iter().any(|row| row.index == index) {
-                    let mut next = log.catalogue.clone();
+                    let mut next = Catalogue::clone(&self.catalogue.load());
                     next.apply(index, at, &entry)?;
                     self.put_in_force(log, next, index);
                 }
@@ -160,10 +160,10 @@ impl Changes {
     }
 
     fn put_in_force(&self, log: &mut Log, next: Catalogue, index: u64) {
-        log.catalogue = next;
         log.index = index;
         // Names first: a counter of a new limit must find its name when it is flushed.
-        self.names.store(Arc::new(log.catalogue.names().clone()));
-        self.view.store(Arc::clone(log.catalogue.view()));
+        self.names.store(Arc::new(next.names().clone()));
+        self.view.store(Arc::clone(next.view()));
+        self.catalogue.store(Arc::new(next));
     }
 }

@@ -161,17 +161,15 @@ impl Region {
         let now = (!self.clock.is_manual()).then(|| self.clock.now());
         let view = self.view();
         let names = self.changes.names();
-        let mut restoring = Restoring { region: self, view: &view, restorer: Restorer::new(&self.ledger) };
+        let mut restoring = Restoring { region: self, restorer: Restorer::new(&self.ledger) };
         self.store.restore(now, &mut restoring).context("the counts on disk")?;
-        let known = |tenant: &str| view.tenant(tenant).is_some_and(|tenant| tenant.known);
-        restoring.restorer.finish(|limit| names.get(limit.as_str()), known);
+        restoring.restorer.finish(|limit| names.get(limit.as_str()));
         self.holds.for_each(|hold| {
-            let known = known(&hold.tenant);
             let concurrency = |counter: &crate::usage::record::CounterId| {
                 let found = view.tenant(&counter.tenant)?.limit(counter.limit.as_str())?;
                 matches!(found.limit.rule, Rule::Concurrency { .. }).then_some(found.id)
             };
-            self.ledger.restore_leases(hold, concurrency, known);
+            self.ledger.restore_leases(hold, concurrency);
         });
         Ok(())
     }
@@ -276,7 +274,6 @@ impl Region {
 /// Takes over what the store hands out.
 struct Restoring<'a> {
     region: &'a Region,
-    view: &'a View,
     restorer: Restorer<'a>,
 }
 
@@ -284,8 +281,7 @@ impl Sink for Restoring<'_> {
     fn counter(&mut self, record: CounterRecord) {
         // A limit that was deleted has no tenant to serve: its use is over.
         let Some(limit) = self.region.changes.names().get(record.id.limit.as_str()) else { return };
-        let known = self.view.tenant(&record.id.tenant).is_some_and(|tenant| tenant.known);
-        self.restorer.counter(record, limit, known);
+        self.restorer.counter(record, limit);
     }
 
     fn hold(&mut self, hold: HoldRecord) {

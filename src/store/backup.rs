@@ -77,23 +77,33 @@ pub enum BackupError {
 }
 
 impl BackupError {
-    fn file(path: &Path, reason: impl ToString) -> Self {
-        Self::File { path: path.to_owned(), reason: reason.to_string() }
+    fn file(path: &Path, reason: &(impl ToString + ?Sized)) -> Self {
+        Self::File {
+            path: path.to_owned(),
+            reason: reason.to_string(),
+        }
     }
 }
 
 /// Copies the store into a new file at `to`; see [`crate::store::Store::backup`].
 pub(super) fn backup(store: &Inner, to: &Path) -> Result<u64, BackupError> {
-    if to.try_exists().map_err(|error| BackupError::file(to, error))? {
-        return Err(BackupError::Exists { path: to.to_owned() });
+    if to
+        .try_exists()
+        .map_err(|error| BackupError::file(to, &error))?
+    {
+        return Err(BackupError::Exists {
+            path: to.to_owned(),
+        });
     }
     let mut partial = to.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     let copied = copy(store, &partial).and_then(|()| {
         directory::sync_file(&partial)?;
-        let bytes = fs::metadata(&partial).map_err(|error| BackupError::file(&partial, error))?.len();
-        fs::rename(&partial, to).map_err(|error| BackupError::file(to, error))?;
+        let bytes = fs::metadata(&partial)
+            .map_err(|error| BackupError::file(&partial, &error))?
+            .len();
+        fs::rename(&partial, to).map_err(|error| BackupError::file(to, &error))?;
         if let Some(parent) = to.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             directory::sync_directory(parent)?;
         }
@@ -107,23 +117,33 @@ pub(super) fn backup(store: &Inner, to: &Path) -> Result<u64, BackupError> {
 }
 
 fn copy(store: &Inner, to: &Path) -> Result<(), BackupError> {
-    let failed = |error: rusqlite::Error| BackupError::file(to, error);
+    let failed = |error: rusqlite::Error| BackupError::file(to, &error);
     // Made here and not by SQLite, which would let others read it.
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(to).map_err(|error| BackupError::file(to, error))?;
+    options
+        .open(to)
+        .map_err(|error| BackupError::file(to, &error))?;
 
     let mut connection = open_with(to, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failed)?;
     // Until it is whole and synced the copy has another name, so nothing is lost with a power cut.
     connection
-        .execute_batch("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA page_size = 4096;")
+        .execute_batch(
+            "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA page_size = 4096;",
+        )
         .map_err(failed)?;
-    connection.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
+    connection
+        .pragma_update(None, "application_id", APPLICATION_ID)
+        .map_err(failed)?;
     for (name, path) in [("log", &store.log_path), ("counters", &store.counter_path)] {
-        let path = path.to_str().ok_or_else(|| BackupError::file(path, "the path is not UTF-8"))?;
-        connection.execute(&format!("ATTACH ?1 AS {name}"), [path]).map_err(failed)?;
+        let path = path
+            .to_str()
+            .ok_or_else(|| BackupError::file(path, "the path is not UTF-8"))?;
+        connection
+            .execute(&format!("ATTACH ?1 AS {name}"), [path])
+            .map_err(failed)?;
     }
     let tx = connection.transaction().map_err(failed)?;
     take_views(store, &tx)?;
@@ -137,7 +157,11 @@ fn copy(store: &Inner, to: &Path) -> Result<(), BackupError> {
     let row = "INSERT INTO highwater_backup (one, format, region, log_schema, counters_schema) \
                VALUES (1, ?1, ?2, ?3, ?4)";
     let versions = [LOG.migrations, COUNTERS.migrations].map(schema::version_of);
-    tx.execute(row, (FORMAT, store.region.as_str(), versions[0], versions[1])).map_err(failed)?;
+    tx.execute(
+        row,
+        (FORMAT, store.region.as_str(), versions[0], versions[1]),
+    )
+    .map_err(failed)?;
     tx.commit().map_err(failed)
 }
 
@@ -145,22 +169,37 @@ fn copy(store: &Inner, to: &Path) -> Result<(), BackupError> {
 fn take_views(store: &Inner, tx: &Connection) -> Result<(), BackupError> {
     let (reached, wait_until_reached) = mpsc::sync_channel(1);
     let (release, wait_for_release) = mpsc::channel();
-    let pin = Control::Pin { reached, release: wait_for_release };
-    store.log.blocking_send(Message::Control(pin)).map_err(|_| StoreError::Closed)?;
+    let pin = Control::Pin {
+        reached,
+        release: wait_for_release,
+    };
+    store
+        .log
+        .blocking_send(Message::Control(pin))
+        .map_err(|_| StoreError::Closed)?;
     wait_until_reached.recv().map_err(|_| StoreError::Closed)?;
     for (name, schema) in [("log", &LOG), ("counters", &COUNTERS)] {
         let first_read = format!("SELECT count(*) FROM {name}.{}", schema.meta);
-        tx.query_row(&first_read, [], |row| row.get::<_, i64>(0)).map_err(StoreError::from)?;
+        tx.query_row(&first_read, [], |row| row.get::<_, i64>(0))
+            .map_err(StoreError::from)?;
     }
     drop(release);
     Ok(())
 }
 
-fn copy_tables(connection: &Connection, from: &str, to: &str, schema: &Schema) -> rusqlite::Result<()> {
+fn copy_tables(
+    connection: &Connection,
+    from: &str,
+    to: &str,
+    schema: &Schema,
+) -> rusqlite::Result<()> {
     for table in schema.tables {
         connection.execute(&format!("DELETE FROM {to}.{table}"), [])?;
         // Both sides were made by the same migrations, so the columns are the same in number and order.
-        connection.execute(&format!("INSERT INTO {to}.{table} SELECT * FROM {from}.{table}"), [])?;
+        connection.execute(
+            &format!("INSERT INTO {to}.{table} SELECT * FROM {from}.{table}"),
+            [],
+        )?;
     }
     Ok(())
 }
@@ -187,8 +226,13 @@ pub fn restore_backup(file: &Path, data_dir: &Path) -> Result<RegionName, Backup
     directory::refuse_occupied(data_dir)?;
     let _lock = directory::take_lock(data_dir)?;
     directory::refuse_occupied(data_dir)?;
-    let path = file.to_str().ok_or_else(|| BackupError::file(file, "the path is not UTF-8"))?;
-    let owner = Owner { region: contents.region.to_string(), founder: contents.founder };
+    let path = file
+        .to_str()
+        .ok_or_else(|| BackupError::file(file, "the path is not UTF-8"))?;
+    let owner = Owner {
+        region: contents.region.to_string(),
+        founder: contents.founder,
+    };
     directory::lay_out(
         data_dir,
         &owner,
@@ -209,16 +253,21 @@ pub fn restore_backup(file: &Path, data_dir: &Path) -> Result<RegionName, Backup
 }
 
 fn read_contents(file: &Path) -> Result<Contents, BackupError> {
-    let not_a_backup =
-        |reason: &dyn ToString| BackupError::NotABackup { path: file.to_owned(), reason: reason.to_string() };
+    let not_a_backup = |reason: &dyn ToString| BackupError::NotABackup {
+        path: file.to_owned(),
+        reason: reason.to_string(),
+    };
     let bytes = directory::first_bytes(file)?;
     let header = decode_header(&bytes).map_err(|garbled| not_a_backup(&garbled.reason))?;
     if header.application_id != APPLICATION_ID {
-        return Err(not_a_backup(&"it is a database, but not a Highwater backup"));
+        return Err(not_a_backup(
+            &"it is a database, but not a Highwater backup",
+        ));
     }
     let read = || -> rusqlite::Result<(u32, String, u32, u32, i64)> {
         let connection = open_with(file, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        let damage: String = connection.pragma_query_value(None, "quick_check", |row| row.get(0))?;
+        let damage: String =
+            connection.pragma_query_value(None, "quick_check", |row| row.get(0))?;
         if damage != "ok" {
             let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
             return Err(rusqlite::Error::SqliteFailure(error, Some(damage)));
@@ -227,19 +276,32 @@ fn read_contents(file: &Path) -> Result<Contents, BackupError> {
             "SELECT format, highwater_backup.region, log_schema, counters_schema, founder \
              FROM highwater_backup, log_meta",
             [],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)),
+            |row| {
+                Ok((
+                    row.get(0)?,
+                    row.get(1)?,
+                    row.get(2)?,
+                    row.get(3)?,
+                    row.get(4)?,
+                ))
+            },
         )
     };
     let (format, region, log_schema, counters_schema, founder) =
         read().map_err(|error| not_a_backup(&error))?;
     if format != FORMAT {
-        return Err(not_a_backup(&format!("its format is {format}, this program knows {FORMAT}")));
+        return Err(not_a_backup(&format!(
+            "its format is {format}, this program knows {FORMAT}"
+        )));
     }
     let known = |schema: &Schema, version: u32| {
         let count = usize::try_from(version).unwrap_or(usize::MAX);
         schema.migrations.get(..count).ok_or_else(|| {
             let newest = schema::version_of(schema.migrations);
-            not_a_backup(&format!("its {} schema is {version}, this program knows {newest}", schema.kind))
+            not_a_backup(&format!(
+                "its {} schema is {version}, this program knows {newest}",
+                schema.kind
+            ))
         })
     };
     Ok(Contents {

@@ -65,7 +65,11 @@ impl From<Unflushed> for StoreError {
 
 pub(super) enum Job {
     Flush(Box<Batch>, Reply<Result<(), Unflushed>>),
-    Tend { now: Timestamp, more: bool, to: Reply<Result<bool, StoreError>> },
+    Tend {
+        now: Timestamp,
+        more: bool,
+        to: Reply<Result<bool, StoreError>>,
+    },
 }
 
 pub(super) struct CounterLane {
@@ -96,15 +100,13 @@ impl CounterLane {
         let mut records = batch.records.as_slice();
         let mut holds = batch.holds.as_slice();
         while !(records.is_empty() && holds.is_empty()) {
-            let (some_records, more_records) = records.split_at(records.len().min(RECORDS_PER_GROUP));
+            let (some_records, more_records) =
+                records.split_at(records.len().min(RECORDS_PER_GROUP));
             let (some_holds, more_holds) = holds.split_at(holds.len().min(RECORDS_PER_GROUP));
             let body = format::encode_group(some_records, some_holds);
             let count = some_records.len() + some_holds.len();
-            tx.prepare_cached("INSERT INTO journal (at, records, body) VALUES (?1, ?2, ?3)")?.execute((
-                batch.now.as_nanos(),
-                count,
-                &body,
-            ))?;
+            tx.prepare_cached("INSERT INTO journal (at, records, body) VALUES (?1, ?2, ?3)")?
+                .execute((batch.now.as_nanos(), count, &body))?;
             self.next_backlog.add(count, body.len(), batch.now);
             (records, holds) = (more_records, more_holds);
         }
@@ -135,7 +137,8 @@ impl Lane for CounterLane {
             }
         }
         if let Some(last_time) = last_time {
-            tx.prepare_cached("UPDATE counter_meta SET last_time = ?1")?.execute([last_time.as_nanos()])?;
+            tx.prepare_cached("UPDATE counter_meta SET last_time = ?1")?
+                .execute([last_time.as_nanos()])?;
         }
         Ok(())
     }
@@ -163,7 +166,13 @@ impl Lane for CounterLane {
 
     fn refuse(job: Job, error: &StoreError) {
         match job {
-            Job::Flush(batch, to) => reply(to, Err(Unflushed { error: error.clone(), batch })),
+            Job::Flush(batch, to) => reply(
+                to,
+                Err(Unflushed {
+                    error: error.clone(),
+                    batch,
+                }),
+            ),
             Job::Tend { to, .. } => reply(to, Err(error.clone())),
         }
     }
@@ -171,7 +180,10 @@ impl Lane for CounterLane {
     /// Damage in the oldest group would make the next fold fail: the store stays failed until it is mended.
     fn probe(&mut self, tx: &Transaction<'_>) -> Result<(), WriteError> {
         let oldest = "SELECT body FROM journal ORDER BY id LIMIT 1";
-        let body: Option<Vec<u8>> = tx.prepare_cached(oldest)?.query_row([], |row| row.get(0)).optional()?;
+        let body: Option<Vec<u8>> = tx
+            .prepare_cached(oldest)?
+            .query_row([], |row| row.get(0))
+            .optional()?;
         if let Some(body) = body {
             format::decode_group(&body)?;
         }

@@ -52,7 +52,11 @@ pub(super) struct Owner {
 }
 
 /// Locks and vets `dir`, and lays it out when it is new.
-pub(super) fn open(dir: &Path, region: &RegionName, incarnation: u64) -> Result<Directory, OpenError> {
+pub(super) fn open(
+    dir: &Path,
+    region: &RegionName,
+    incarnation: u64,
+) -> Result<Directory, OpenError> {
     make_directory(dir)?;
     refuse_foreign(dir)?;
     let lock = take_lock(dir)?;
@@ -66,25 +70,38 @@ pub(super) fn open(dir: &Path, region: &RegionName, incarnation: u64) -> Result<
     match (exists(&log)?, exists(&counters)?) {
         (true, true) => vet(dir, region)?,
         (false, false) => {
-            let owner = Owner { region: region.to_string(), founder: incarnation.cast_signed() };
-            lay_out(dir, &owner, LOG.migrations, COUNTERS.migrations, |_, _| Ok(()))?;
+            let owner = Owner {
+                region: region.to_string(),
+                founder: incarnation.cast_signed(),
+            };
+            lay_out(dir, &owner, LOG.migrations, COUNTERS.migrations, |_, _| {
+                Ok(())
+            })?;
         }
         (true, false) => return Err(incomplete(dir, "counters.db is missing")),
         (false, true) => return Err(incomplete(dir, "log.db is missing")),
     }
-    Ok(Directory { log, counters, lock })
+    Ok(Directory {
+        log,
+        counters,
+        lock,
+    })
 }
 
 fn incomplete(dir: &Path, reason: &str) -> OpenError {
-    OpenError::Incomplete { dir: dir.to_owned(), reason: reason.to_owned() }
+    OpenError::Incomplete {
+        dir: dir.to_owned(),
+        reason: reason.to_owned(),
+    }
 }
 
 fn exists(path: &Path) -> Result<bool, OpenError> {
-    path.try_exists().map_err(|error| OpenError::unusable(path, error))
+    path.try_exists()
+        .map_err(|error| OpenError::unusable(path, &error))
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), OpenError> {
-    fs::rename(from, to).map_err(|error| OpenError::unusable(to, error))
+    fs::rename(from, to).map_err(|error| OpenError::unusable(to, &error))
 }
 
 /// Makes `dir` when it is not there, readable by its owner only: it will hold tenants and keys.
@@ -93,23 +110,32 @@ pub(super) fn make_directory(dir: &Path) -> Result<(), OpenError> {
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(dir).map_err(|error| OpenError::unusable(dir, error))
+    builder
+        .create(dir)
+        .map_err(|error| OpenError::unusable(dir, &error))
 }
 
 /// A directory is ours when it has one of our files, and free when it has nothing at all.
 fn refuse_foreign(dir: &Path) -> Result<(), OpenError> {
     match first_foreign_name(dir)? {
         Some(found) if !exists(&dir.join(LOG.file))? && !exists(&dir.join(COUNTERS.file))? => {
-            Err(OpenError::Foreign { dir: dir.to_owned(), found })
+            Err(OpenError::Foreign {
+                dir: dir.to_owned(),
+                found,
+            })
         }
         Some(_) | None => Ok(()),
     }
 }
 
 fn first_foreign_name(dir: &Path) -> Result<Option<String>, OpenError> {
-    let unusable = |error| OpenError::unusable(dir, error);
+    let unusable = |error| OpenError::unusable(dir, &error);
     for entry in fs::read_dir(dir).map_err(unusable)? {
-        let name = entry.map_err(unusable)?.file_name().to_string_lossy().into_owned();
+        let name = entry
+            .map_err(unusable)?
+            .file_name()
+            .to_string_lossy()
+            .into_owned();
         if !(is_own_name(&name) || IGNORED.contains(&name.as_str())) {
             return Ok(Some(name));
         }
@@ -118,10 +144,13 @@ fn first_foreign_name(dir: &Path) -> Result<Option<String>, OpenError> {
 }
 
 fn is_own_name(name: &str) -> bool {
-    let is_database = |name: &str| [LOG.file, LOG.draft, COUNTERS.file, COUNTERS.draft].contains(&name);
+    let is_database =
+        |name: &str| [LOG.file, LOG.draft, COUNTERS.file, COUNTERS.draft].contains(&name);
     name == LOCK
         || is_database(name)
-        || SIDE_FILES.iter().any(|side| name.strip_suffix(side).is_some_and(is_database))
+        || SIDE_FILES
+            .iter()
+            .any(|side| name.strip_suffix(side).is_some_and(is_database))
 }
 
 /// Refuses a directory that a restored backup could mix with.
@@ -129,7 +158,10 @@ pub(super) fn refuse_occupied(dir: &Path) -> Result<(), OpenError> {
     refuse_foreign(dir)?;
     for schema in [&LOG, &COUNTERS] {
         if exists(&dir.join(schema.file))? {
-            return Err(OpenError::Foreign { dir: dir.to_owned(), found: schema.file.to_owned() });
+            return Err(OpenError::Foreign {
+                dir: dir.to_owned(),
+                found: schema.file.to_owned(),
+            });
         }
     }
     Ok(())
@@ -138,12 +170,19 @@ pub(super) fn refuse_occupied(dir: &Path) -> Result<(), OpenError> {
 /// Takes the directory for this process; the lock ends with the last handle, so also with a kill.
 pub(super) fn take_lock(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join(LOCK);
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let file = opened.map_err(|error| OpenError::unusable(&path, error))?;
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path);
+    let file = opened.map_err(|error| OpenError::unusable(&path, &error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { dir: dir.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(OpenError::unusable(&path, error)),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse {
+            dir: dir.to_owned(),
+        }),
+        Err(TryLockError::Error(error)) => Err(OpenError::unusable(&path, &error)),
     }
 }
 
@@ -170,7 +209,7 @@ pub(super) fn lay_out(
         log_file.close().map_err(|(_, error)| error)?;
         counter_file.close().map_err(|(_, error)| error)
     };
-    made().map_err(|error| OpenError::unusable(dir, error))?;
+    made().map_err(|error| OpenError::unusable(dir, &error))?;
     for draft in [&counters, &log] {
         sync_file(draft)?;
     }
@@ -189,21 +228,26 @@ fn remove_draft(draft: &Path) -> Result<(), OpenError> {
         match fs::remove_file(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(OpenError::unusable(path, error)),
+            Err(error) => return Err(OpenError::unusable(path, &error)),
         }
     }
     Ok(())
 }
 
 pub(super) fn sync_file(path: &Path) -> Result<(), OpenError> {
-    let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
-    synced.map_err(|error| OpenError::unusable(path, error))
+    let synced = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|file| file.sync_all());
+    synced.map_err(|error| OpenError::unusable(path, &error))
 }
 
 /// Makes the names in `dir` as durable as the files, where the system lets a directory be opened.
 pub(super) fn sync_directory(dir: &Path) -> Result<(), OpenError> {
     if cfg!(unix) {
-        File::open(dir).and_then(|file| file.sync_all()).map_err(|error| OpenError::unusable(dir, error))?;
+        File::open(dir)
+            .and_then(|file| file.sync_all())
+            .map_err(|error| OpenError::unusable(dir, &error))?;
     }
     Ok(())
 }
@@ -213,32 +257,55 @@ fn vet(dir: &Path, region: &RegionName) -> Result<(), OpenError> {
     let counters = inspect(&dir.join(COUNTERS.file), &COUNTERS)?;
     if log.region != region.as_str() {
         let asked = region.to_string();
-        return Err(OpenError::OtherRegion { dir: dir.to_owned(), found: log.region, asked });
+        return Err(OpenError::OtherRegion {
+            dir: dir.to_owned(),
+            found: log.region,
+            asked,
+        });
     }
     if log != counters {
-        return Err(incomplete(dir, "log.db and counters.db do not belong together"));
+        return Err(incomplete(
+            dir,
+            "log.db and counters.db do not belong together",
+        ));
     }
     Ok(())
 }
 
 /// Whose file this is, if it is a sound file of this kind that this program can read and write.
 fn inspect(path: &Path, schema: &Schema) -> Result<Owner, OpenError> {
-    let not_ours = |reason: String| OpenError::NotOurs { path: path.to_owned(), kind: schema.kind, reason };
+    let not_ours = |reason: String| OpenError::NotOurs {
+        path: path.to_owned(),
+        kind: schema.kind,
+        reason,
+    };
     let header = decode_header(&first_bytes(path)?).map_err(|garbled| not_ours(garbled.reason))?;
     if header.application_id != schema.application_id {
-        return Err(not_ours(format!("its application id is {:#010x}", header.application_id)));
+        return Err(not_ours(format!(
+            "its application id is {:#010x}",
+            header.application_id
+        )));
     }
     let (connection, found) = look(path).map_err(|error| match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => not_ours(error.to_string()),
-        _ => OpenError::unusable(path, error),
+        _ => OpenError::unusable(path, &error),
     })?;
     let known = schema::version_of(schema.migrations);
     if found > known {
-        return Err(OpenError::NewerSchema { path: path.to_owned(), found, known });
+        return Err(OpenError::NewerSchema {
+            path: path.to_owned(),
+            found,
+            known,
+        });
     }
     let owner = format!("SELECT region, founder FROM {}", schema.meta);
     connection
-        .query_row(&owner, [], |row| Ok(Owner { region: row.get(0)?, founder: row.get(1)? }))
+        .query_row(&owner, [], |row| {
+            Ok(Owner {
+                region: row.get(0)?,
+                founder: row.get(1)?,
+            })
+        })
         .map_err(|error| not_ours(error.to_string()))
 }
 
@@ -247,7 +314,7 @@ pub(super) fn first_bytes(path: &Path) -> Result<Vec<u8>, OpenError> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES);
     File::open(path)
         .and_then(|file| file.take(limit).read_to_end(&mut bytes))
-        .map_err(|error| OpenError::unusable(path, error))?;
+        .map_err(|error| OpenError::unusable(path, &error))?;
     Ok(bytes)
 }
 
@@ -260,10 +327,15 @@ fn look(path: &Path) -> rusqlite::Result<(Connection, u32)> {
     )?;
     if connection.is_readonly(rusqlite::MAIN_DB)? {
         let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY);
-        return Err(rusqlite::Error::SqliteFailure(error, Some("the file is read-only".to_owned())));
+        return Err(rusqlite::Error::SqliteFailure(
+            error,
+            Some("the file is read-only".to_owned()),
+        ));
     }
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    connection.pragma_update_and_check(None, "locking_mode", "EXCLUSIVE", |row| row.get::<_, String>(0))?;
+    connection.pragma_update_and_check(None, "locking_mode", "EXCLUSIVE", |row| {
+        row.get::<_, String>(0)
+    })?;
     let version = schema::version(&connection)?;
     Ok((connection, version))
 }

@@ -21,8 +21,11 @@ pub struct Garbled {
 }
 
 impl Garbled {
-    pub(super) fn new(what: &'static str, reason: impl ToString) -> Self {
-        Self { what, reason: reason.to_string() }
+    pub(super) fn new(what: &'static str, reason: &(impl ToString + ?Sized)) -> Self {
+        Self {
+            what,
+            reason: reason.to_string(),
+        }
     }
 }
 
@@ -53,20 +56,22 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(super) fn read(error: impl ToString) -> Self {
-        Self::Read { reason: error.to_string() }
+    pub(super) fn read(error: &(impl ToString + ?Sized)) -> Self {
+        Self::Read {
+            reason: error.to_string(),
+        }
     }
 }
 
 impl From<Garbled> for StoreError {
     fn from(garbled: Garbled) -> Self {
-        Self::read(garbled)
+        Self::read(&garbled)
     }
 }
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
-        Self::read(error)
+        Self::read(&error)
     }
 }
 
@@ -151,8 +156,11 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    pub(super) fn unusable(path: impl Into<PathBuf>, reason: impl ToString) -> Self {
-        Self::Unusable { path: path.into(), reason: reason.to_string() }
+    pub(super) fn unusable(path: impl Into<PathBuf>, reason: &(impl ToString + ?Sized)) -> Self {
+        Self::Unusable {
+            path: path.into(),
+            reason: reason.to_string(),
+        }
     }
 }
 
@@ -174,7 +182,10 @@ impl WriteError {
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Sqlite(error) => {
-                matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+                matches!(
+                    error.sqlite_error_code(),
+                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+                )
             }
             Self::Garbled(_) | Self::Injected | Self::NotOpen => false,
         }
@@ -193,7 +204,11 @@ mod tests {
 
     #[test]
     fn only_a_busy_or_locked_file_is_tried_again() {
-        for code in [ffi::SQLITE_BUSY, ffi::SQLITE_LOCKED, ffi::SQLITE_BUSY_SNAPSHOT] {
+        for code in [
+            ffi::SQLITE_BUSY,
+            ffi::SQLITE_LOCKED,
+            ffi::SQLITE_BUSY_SNAPSHOT,
+        ] {
             assert!(from_code(code).is_transient(), "{code}");
         }
         for code in [

@@ -75,8 +75,12 @@ impl Backlog {
 
     pub fn add(&mut self, records: usize, bytes: usize, at: Timestamp) {
         self.groups += 1;
-        self.records = self.records.saturating_add(u64::try_from(records).unwrap_or(u64::MAX));
-        self.bytes = self.bytes.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        self.records = self
+            .records
+            .saturating_add(u64::try_from(records).unwrap_or(u64::MAX));
+        self.bytes = self
+            .bytes
+            .saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
         self.newest = at;
     }
 
@@ -152,12 +156,17 @@ impl Round {
     fn begin(tx: &Transaction<'_>) -> Result<Self, WriteError> {
         let newest = "SELECT coalesce(max(id), 0) FROM journal";
         let head = tx.prepare_cached(newest)?.query_row([], |row| row.get(0))?;
-        Ok(Self { head, is_gathering: true, ..Self::default() })
+        Ok(Self {
+            head,
+            is_gathering: true,
+            ..Self::default()
+        })
     }
 
     fn gather(&mut self, tx: &Transaction<'_>) -> Result<(), WriteError> {
-        let mut select =
-            tx.prepare_cached("SELECT id, body FROM journal WHERE id > ?1 AND id <= ?2 ORDER BY id")?;
+        let mut select = tx.prepare_cached(
+            "SELECT id, body FROM journal WHERE id > ?1 AND id <= ?2 ORDER BY id",
+        )?;
         let mut rows = select.query([self.gathered, self.head])?;
         let mut records = 0;
         while records < GATHERED_PER_STEP && self.counters.len() < COUNTERS_PER_ROUND {
@@ -165,7 +174,8 @@ impl Round {
                 self.is_gathering = false;
                 return Ok(());
             };
-            let group = format::decode_group(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)?;
+            let group =
+                format::decode_group(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)?;
             self.gathered = row.get(0)?;
             records += group.records.len() + group.holds.len();
             self.take_in(group);
@@ -177,7 +187,9 @@ impl Round {
     fn take_in(&mut self, group: Group) {
         for record in group.records {
             match self.counters.entry(format::encode_id(&record.id)) {
-                std::collections::btree_map::Entry::Occupied(mut known) => known.get_mut().merge(record),
+                std::collections::btree_map::Entry::Occupied(mut known) => {
+                    known.get_mut().merge(record);
+                }
                 std::collections::btree_map::Entry::Vacant(free) => {
                     free.insert(record);
                 }
@@ -199,10 +211,13 @@ impl Round {
 
     fn write(&mut self, tx: &Transaction<'_>, now: Timestamp) -> Result<(), WriteError> {
         let mut select = tx.prepare_cached("SELECT dead_at, body FROM counters WHERE id = ?1")?;
-        let mut upsert =
-            tx.prepare_cached("INSERT OR REPLACE INTO counters (id, dead_at, body) VALUES (?1, ?2, ?3)")?;
+        let mut upsert = tx.prepare_cached(
+            "INSERT OR REPLACE INTO counters (id, dead_at, body) VALUES (?1, ?2, ?3)",
+        )?;
         for _ in 0..ROWS_PER_STEP {
-            let Some((id, news)) = self.counters.pop_first() else { break };
+            let Some((id, news)) = self.counters.pop_first() else {
+                break;
+            };
             if is_over(news.dead_at, now) {
                 continue;
             }
@@ -233,7 +248,9 @@ impl Round {
              body = excluded.body WHERE excluded.version > version",
         )?;
         for _ in 0..ROWS_PER_STEP {
-            let Some((key, hold)) = self.holds.pop_first() else { break };
+            let Some((key, hold)) = self.holds.pop_first() else {
+                break;
+            };
             if is_over(hold.forget_at, now) {
                 continue;
             }
@@ -252,12 +269,14 @@ impl Round {
     fn trim(&mut self, tx: &Transaction<'_>, backlog: &mut Backlog) -> Result<bool, WriteError> {
         let oldest = "SELECT max(id), count(*), coalesce(sum(records), 0), coalesce(sum(length(body)), 0) \
                       FROM (SELECT id, records, body FROM journal WHERE id <= ?1 ORDER BY id LIMIT ?2)";
-        let (last, groups, records, bytes): (Option<i64>, u64, u64, u64) =
-            tx.prepare_cached(oldest)?.query_row([self.gathered, GROUPS_TRIMMED_PER_STEP], |row| {
+        let (last, groups, records, bytes): (Option<i64>, u64, u64, u64) = tx
+            .prepare_cached(oldest)?
+            .query_row([self.gathered, GROUPS_TRIMMED_PER_STEP], |row| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
             })?;
         if let Some(last) = last {
-            tx.prepare_cached("DELETE FROM journal WHERE id <= ?1")?.execute([last])?;
+            tx.prepare_cached("DELETE FROM journal WHERE id <= ?1")?
+                .execute([last])?;
             backlog.remove(groups, records, bytes);
         }
         Ok(last.is_none_or(|last| last >= self.gathered))

@@ -62,7 +62,8 @@ pub(super) struct Row {
 
 fn write<T: Serialize>(value: &T, mut into: Vec<u8>) -> Vec<u8> {
     // Writing to memory fails only for types that do not know their length beforehand; all of ours do.
-    into = postcard::to_extend(value, into).expect("invariant: plain data can be written to memory");
+    into =
+        postcard::to_extend(value, into).expect("invariant: plain data can be written to memory");
     into
 }
 
@@ -73,14 +74,19 @@ fn write_formatted<T: Serialize>(value: &T, bytes_expected: usize) -> Vec<u8> {
 }
 
 fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, Garbled> {
-    let (value, rest) = postcard::take_from_bytes(bytes).map_err(|error| Garbled::new(what, error))?;
-    if rest.is_empty() { Ok(value) } else { Err(Garbled::new(what, "bytes are left over")) }
+    let (value, rest) =
+        postcard::take_from_bytes(bytes).map_err(|error| Garbled::new(what, &error))?;
+    if rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(Garbled::new(what, "bytes are left over"))
+    }
 }
 
 fn read_formatted<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, Garbled> {
     match bytes.split_first() {
         Some((&FORMAT, rest)) => read(what, rest),
-        Some((format, _)) => Err(Garbled::new(what, format!("format {format} is not known"))),
+        Some((format, _)) => Err(Garbled::new(what, &format!("format {format} is not known"))),
         None => Err(Garbled::new(what, "it is empty")),
     }
 }
@@ -88,7 +94,10 @@ fn read_formatted<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Resu
 /// Writes a group; both parts may be values or references.
 pub(super) fn encode_group<R: Serialize, H: Serialize>(records: &[R], holds: &[H]) -> Vec<u8> {
     // A record of one window is about 60 bytes.
-    write_formatted(&(records, holds), 16 + 64 * records.len() + 128 * holds.len())
+    write_formatted(
+        &(records, holds),
+        16 + 64 * records.len() + 128 * holds.len(),
+    )
 }
 
 /// Reads a row of the journal or of the sync records.
@@ -101,13 +110,35 @@ pub fn decode_group(bytes: &[u8]) -> Result<Group, Garbled> {
 }
 
 pub(super) fn encode_id(id: &CounterId) -> Vec<u8> {
-    write(id, Vec::with_capacity(3 + id.limit.as_str().len() + id.tenant.len() + id.key.len()))
+    write(
+        id,
+        Vec::with_capacity(3 + id.limit.as_str().len() + id.tenant.len() + id.key.len()),
+    )
 }
 
 pub(super) fn encode_row(record: CounterRecord) -> Row {
-    let CounterRecord { id: _, epoch, windows, bucket, log, windows_from, log_from, dead_at } = record;
-    let body = Body { epoch, windows, bucket, log, windows_from, log_from };
-    Row { dead_at: dead_at.as_nanos(), body: write_formatted(&body, 64) }
+    let CounterRecord {
+        id: _,
+        epoch,
+        windows,
+        bucket,
+        log,
+        windows_from,
+        log_from,
+        dead_at,
+    } = record;
+    let body = Body {
+        epoch,
+        windows,
+        bucket,
+        log,
+        windows_from,
+        log_from,
+    };
+    Row {
+        dead_at: dead_at.as_nanos(),
+        body: write_formatted(&body, 64),
+    }
 }
 
 /// Reads a row of the counters: its name, its death and its body.
@@ -116,9 +147,25 @@ pub(super) fn encode_row(record: CounterRecord) -> Row {
 /// When name or body are not exactly one value.
 pub fn decode_row(id: &[u8], dead_at: i64, body: &[u8]) -> Result<CounterRecord, Garbled> {
     let id: CounterId = read("a counter's name", id)?;
-    let Body { epoch, windows, bucket, log, windows_from, log_from } = read_formatted("a counter", body)?;
+    let Body {
+        epoch,
+        windows,
+        bucket,
+        log,
+        windows_from,
+        log_from,
+    } = read_formatted("a counter", body)?;
     let dead_at = Timestamp::from_nanos(dead_at);
-    Ok(CounterRecord { id, epoch, windows, bucket, log, windows_from, log_from, dead_at })
+    Ok(CounterRecord {
+        id,
+        epoch,
+        windows,
+        bucket,
+        log,
+        windows_from,
+        log_from,
+        dead_at,
+    })
 }
 
 pub(super) fn encode_hold(hold: &HoldRecord) -> Vec<u8> {
@@ -177,10 +224,16 @@ pub fn decode_header(bytes: &[u8]) -> Result<Header, Garbled> {
     }
     let number_at = |at: usize| {
         let four = bytes.get(at..at + 4)?;
-        Some(four.iter().fold(0_u32, |number, byte| (number << 8) | u32::from(*byte)))
+        Some(
+            four.iter()
+                .fold(0_u32, |number, byte| (number << 8) | u32::from(*byte)),
+        )
     };
     match (bytes.len() >= HEADER_BYTES, number_at(68), number_at(60)) {
-        (true, Some(application_id), Some(schema)) => Ok(Header { application_id, schema }),
+        (true, Some(application_id), Some(schema)) => Ok(Header {
+            application_id,
+            schema,
+        }),
         _ => Err(Garbled::new(what, "the file is cut short")),
     }
 }

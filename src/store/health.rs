@@ -73,9 +73,15 @@ impl HealthBoard {
 
     pub fn health(&self) -> Health {
         let failures = self.failures.lock();
-        let earliest = [&failures.log, &failures.counters].into_iter().flatten().min_by_key(|it| it.since);
+        let earliest = [&failures.log, &failures.counters]
+            .into_iter()
+            .flatten()
+            .min_by_key(|it| it.since);
         match earliest {
-            Some(failure) => Health::Failed { reason: failure.reason.clone(), since: failure.since },
+            Some(failure) => Health::Failed {
+                reason: failure.reason.clone(),
+                since: failure.since,
+            },
             None => Health::Ok,
         }
     }
@@ -87,7 +93,9 @@ impl HealthBoard {
         }
         let mut failures = self.failures.lock();
         let failure = failures.of(which).as_ref()?;
-        Some(StoreError::Failed { reason: failure.reason.clone() })
+        Some(StoreError::Failed {
+            reason: failure.reason.clone(),
+        })
     }
 
     /// Marks one file failed. The first reason stays: what follows is mostly its consequence.
@@ -95,7 +103,9 @@ impl HealthBoard {
         let since = Timestamp::from_nanos(self.region_time.load(Ordering::Relaxed));
         let mut failures = self.failures.lock();
         let failure = failures.of(which).get_or_insert(Failure { reason, since });
-        let error = StoreError::Failed { reason: failure.reason.clone() };
+        let error = StoreError::Failed {
+            reason: failure.reason.clone(),
+        };
         self.any_failed.store(true, Ordering::Relaxed);
         error
     }

@@ -64,8 +64,17 @@ pub struct Change {
 
 pub(super) enum Job {
     Keep(Kept, Reply<Result<(), StoreError>>),
-    Append { change: Change, outcome: Result<(), StoreError>, to: Reply<Result<(), StoreError>> },
-    Tend { now: Timestamp, trim_to: u64, more: bool, to: Reply<Result<bool, StoreError>> },
+    Append {
+        change: Change,
+        outcome: Result<(), StoreError>,
+        to: Reply<Result<(), StoreError>>,
+    },
+    Tend {
+        now: Timestamp,
+        trim_to: u64,
+        more: bool,
+        to: Reply<Result<bool, StoreError>>,
+    },
 }
 
 pub(super) struct LogLane {
@@ -90,13 +99,23 @@ impl LogLane {
     /// Reads where the file stands.
     pub fn new(connection: &Connection, mark: Arc<AtomicU64>) -> rusqlite::Result<Self> {
         let newest = "SELECT coalesce(max(idx), 0), count(*) FROM changes";
-        let (index, changes) = connection.query_row(newest, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (index, changes) =
+            connection.query_row(newest, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let covered = "SELECT coalesce(max(idx), 0) FROM snapshot";
         let snapshot: u64 = connection.query_row(covered, [], |row| row.get(0))?;
         let last = "SELECT coalesce(max(id), 0) FROM sync";
-        mark.store(connection.query_row(last, [], |row| row.get(0))?, Ordering::Release);
+        mark.store(
+            connection.query_row(last, [], |row| row.get(0))?,
+            Ordering::Release,
+        );
         let index = snapshot.max(index);
-        Ok(Self { mark, index, changes, answers: Cursor::default(), next: Next::default() })
+        Ok(Self {
+            mark,
+            index,
+            changes,
+            answers: Cursor::default(),
+            next: Next::default(),
+        })
     }
 
     fn keep(&mut self, tx: &Transaction<'_>, jobs: &[Job]) -> Result<(), WriteError> {
@@ -112,11 +131,8 @@ impl LogLane {
             let at = kept().next_back().map_or(Timestamp::EPOCH, |kept| kept.now);
             let body = format::encode_group(&records, &holds);
             self.next.mark += 1;
-            tx.prepare_cached("INSERT INTO sync (id, at, body) VALUES (?1, ?2, ?3)")?.execute((
-                self.next.mark,
-                at.as_nanos(),
-                body,
-            ))?;
+            tx.prepare_cached("INSERT INTO sync (id, at, body) VALUES (?1, ?2, ?3)")?
+                .execute((self.next.mark, at.as_nanos(), body))?;
         }
         let mut insert = tx.prepare_cached(
             "INSERT OR REPLACE INTO answers (request, expires_at, body) VALUES (?1, ?2, ?3)",
@@ -137,7 +153,10 @@ impl LogLane {
         change: &Change,
     ) -> Result<Result<(), StoreError>, WriteError> {
         if change.index <= self.next.index {
-            let reason = format!("change {} is not newer than {}", change.index, self.next.index);
+            let reason = format!(
+                "change {} is not newer than {}",
+                change.index, self.next.index
+            );
             return Ok(Err(StoreError::Refused { reason }));
         }
         // A change whose commit failed may come to light again when the file is reopened; it was never
@@ -153,8 +172,10 @@ impl LogLane {
             &change.entry,
         ))?;
         if let Some(snapshot) = &change.snapshot {
-            tx.prepare_cached("INSERT OR REPLACE INTO snapshot (one, idx, body) VALUES (1, ?1, ?2)")?
-                .execute((change.index, snapshot))?;
+            tx.prepare_cached(
+                "INSERT OR REPLACE INTO snapshot (one, idx, body) VALUES (1, ?1, ?2)",
+            )?
+            .execute((change.index, snapshot))?;
         }
         self.next.index = change.index;
         self.next.changes += 1;
@@ -175,18 +196,28 @@ impl LogLane {
                     "DELETE FROM changes WHERE idx <= ?1 AND idx <= (SELECT max(idx) FROM snapshot)",
                 )?
                 .execute([newest_surplus])?;
-            self.next.changes = self.next.changes.saturating_sub(u64::try_from(deleted).unwrap_or(u64::MAX));
+            self.next.changes = self
+                .next
+                .changes
+                .saturating_sub(u64::try_from(deleted).unwrap_or(u64::MAX));
         }
         Ok(())
     }
 
-    fn tend(&mut self, tx: &Transaction<'_>, now: Timestamp, trim_to: u64) -> Result<bool, WriteError> {
-        let first: Option<u64> =
-            tx.prepare_cached("SELECT min(id) FROM sync")?.query_row([], |row| row.get(0))?;
+    fn tend(
+        &mut self,
+        tx: &Transaction<'_>,
+        now: Timestamp,
+        trim_to: u64,
+    ) -> Result<bool, WriteError> {
+        let first: Option<u64> = tx
+            .prepare_cached("SELECT min(id) FROM sync")?
+            .query_row([], |row| row.get(0))?;
         let mut more = false;
         if let Some(first) = first.filter(|first| *first <= trim_to) {
             let last = trim_to.min(first.saturating_add(SYNC_TRIMMED_PER_STEP - 1));
-            tx.prepare_cached("DELETE FROM sync WHERE id <= ?1")?.execute([last])?;
+            tx.prepare_cached("DELETE FROM sync WHERE id <= ?1")?
+                .execute([last])?;
             more = last < trim_to;
         }
         more |= self.answers.step(tx, &ANSWERS, now)?;
@@ -198,14 +229,21 @@ impl Lane for LogLane {
     type Job = Job;
 
     fn write(&mut self, tx: &Transaction<'_>, jobs: &mut [Job]) -> Result<(), WriteError> {
-        self.next =
-            Next { mark: self.mark.load(Ordering::Relaxed), index: self.index, changes: self.changes };
+        self.next = Next {
+            mark: self.mark.load(Ordering::Relaxed),
+            index: self.index,
+            changes: self.changes,
+        };
         self.keep(tx, jobs)?;
         for job in jobs {
             match job {
                 Job::Keep(..) => {}
-                Job::Append { change, outcome, .. } => *outcome = self.append(tx, change)?,
-                Job::Tend { now, trim_to, more, .. } => *more = self.tend(tx, *now, *trim_to)?,
+                Job::Append {
+                    change, outcome, ..
+                } => *outcome = self.append(tx, change)?,
+                Job::Tend {
+                    now, trim_to, more, ..
+                } => *more = self.tend(tx, *now, *trim_to)?,
             }
         }
         Ok(())

@@ -120,7 +120,9 @@ struct Threads {
 
 impl Threads {
     fn new(running: Vec<JoinHandle<()>>) -> Self {
-        Self { running: Mutex::new(running) }
+        Self {
+            running: Mutex::new(running),
+        }
     }
 
     /// Waits for the threads to end; their queues must be closed.
@@ -164,7 +166,9 @@ pub struct Stats {
 
 impl Store {
     fn new(inner: Inner) -> Self {
-        Self { inner: Arc::new(inner) }
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// Opens `dir` for `region`, laying it out when it is empty or not there.
@@ -184,10 +188,17 @@ impl Store {
     ///
     /// # Errors
     /// When anything cannot be read. The sink has then seen a part only and must not be used.
-    pub fn restore(&self, now: Option<Timestamp>, sink: &mut dyn Sink) -> Result<Restored, StoreError> {
+    pub fn restore(
+        &self,
+        now: Option<Timestamp>,
+        sink: &mut dyn Sink,
+    ) -> Result<Restored, StoreError> {
         let inner = &self.inner;
         let restored = restore::restore(&inner.log_path, &inner.counter_path, now, sink)?;
-        Ok(Restored { sync: inner.adopted_groups, ..restored })
+        Ok(Restored {
+            sync: restored.sync.saturating_add(inner.adopted_groups),
+            ..restored
+        })
     }
 
     /// Appends what changed to the counter file. When it is answered, a kill of the process loses none of it.
@@ -204,12 +215,23 @@ impl Store {
         let message = Message::Job(counters::Job::Flush(batch, to));
         if let Err(mpsc::error::SendError(message)) = self.inner.counters.send(message).await {
             let Message::Job(counters::Job::Flush(batch, _)) = message else {
-                return Err(Unflushed { error: StoreError::Closed, batch: Box::default() });
+                return Err(Unflushed {
+                    error: StoreError::Closed,
+                    batch: Box::default(),
+                });
             };
-            return Err(Unflushed { error: StoreError::Closed, batch });
+            return Err(Unflushed {
+                error: StoreError::Closed,
+                batch,
+            });
         }
         // A queue that is closed with the job in it has lost the batch with it: the process is ending.
-        answer.await.unwrap_or_else(|_| Err(Unflushed { error: StoreError::Closed, batch: Box::default() }))
+        answer.await.unwrap_or_else(|_| {
+            Err(Unflushed {
+                error: StoreError::Closed,
+                batch: Box::default(),
+            })
+        })
     }
 
     /// Writes to the log file; answered when it is on disk.
@@ -227,7 +249,12 @@ impl Store {
     /// When the store has failed or is closed, or when the index is not higher than all before.
     pub async fn append_change(&self, change: Change) -> Result<(), StoreError> {
         self.inner.health.saw(change.at);
-        self.write_log(|to| log::Job::Append { change, outcome: Ok(()), to }).await
+        self.write_log(|to| log::Job::Append {
+            change,
+            outcome: Ok(()),
+            to,
+        })
+        .await
     }
 
     /// The moment up to which sync charges are kept; see [`Batch::covers`].
@@ -242,10 +269,23 @@ impl Store {
     /// When the store has failed or is closed.
     pub async fn tend(&self, now: Timestamp) -> Result<bool, StoreError> {
         self.inner.health.saw(now);
-        let more_counters = self.write_counters(|to| counters::Job::Tend { now, more: false, to }).await?;
+        let more_counters = self
+            .write_counters(|to| counters::Job::Tend {
+                now,
+                more: false,
+                to,
+            })
+            .await?;
         self.advance_durable(!more_counters).await?;
         let trim_to = self.inner.marks.durable.load(Ordering::Acquire);
-        let more_log = self.write_log(|to| log::Job::Tend { now, trim_to, more: false, to }).await?;
+        let more_log = self
+            .write_log(|to| log::Job::Tend {
+                now,
+                trim_to,
+                more: false,
+                to,
+            })
+            .await?;
         Ok(more_counters || more_log)
     }
 
@@ -288,7 +328,8 @@ impl Store {
     /// Figures for metrics.
     pub fn stats(&self) -> Stats {
         let inner = &self.inner;
-        let waiting = |max: usize, free: usize| u64::try_from(max.saturating_sub(free)).unwrap_or(u64::MAX);
+        let waiting =
+            |max: usize, free: usize| u64::try_from(max.saturating_sub(free)).unwrap_or(u64::MAX);
         let kept = inner.marks.kept.load(Ordering::Relaxed);
         Stats {
             commits: inner.commits.load(Ordering::Relaxed),
@@ -337,7 +378,7 @@ impl Store {
     pub async fn backup(&self, to: &Path) -> Result<u64, BackupError> {
         let (store, to) = (self.clone(), to.to_owned());
         let copied = tokio::task::spawn_blocking(move || backup::backup(&store.inner, &to)).await;
-        copied.unwrap_or_else(|error| Err(BackupError::Store(StoreError::read(error))))
+        copied.unwrap_or_else(|error| Err(BackupError::Store(StoreError::read(&error))))
     }
 
     /// Carries out what is queued, checkpoints and closes both files. Everything asked later is refused.
@@ -359,7 +400,10 @@ impl Store {
         ask(&self.inner.log, |to| Message::Job(job(to))).await?
     }
 
-    async fn write_counters<T>(&self, job: impl FnOnce(Answer<T>) -> counters::Job) -> Result<T, StoreError> {
+    async fn write_counters<T>(
+        &self,
+        job: impl FnOnce(Answer<T>) -> counters::Job,
+    ) -> Result<T, StoreError> {
         if let Some(error) = self.inner.health.refusal(Which::Counters) {
             return Err(error);
         }
@@ -370,9 +414,15 @@ impl Store {
 type Answer<T> = Reply<Result<T, StoreError>>;
 
 /// Sends one message and waits for its answer.
-async fn ask<M, T>(queue: &mpsc::Sender<M>, message: impl FnOnce(Reply<T>) -> M) -> Result<T, StoreError> {
+async fn ask<M, T>(
+    queue: &mpsc::Sender<M>,
+    message: impl FnOnce(Reply<T>) -> M,
+) -> Result<T, StoreError> {
     let (to, answer) = oneshot::channel();
-    queue.send(message(to)).await.map_err(|_| StoreError::Closed)?;
+    queue
+        .send(message(to))
+        .await
+        .map_err(|_| StoreError::Closed)?;
     answer.await.map_err(|_| StoreError::Closed)
 }
 
@@ -387,13 +437,16 @@ async fn control<J, T>(
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(StoreError::read(error)))
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(StoreError::read(&error)))
 }
 
 fn read_audit(log: &Path, after: u64, page_size: u32) -> Result<Vec<AuditRow>, StoreError> {
     let reader = schema::open_reader(log)?;
-    let mut select = reader
-        .prepare("SELECT idx, at, author, summary FROM changes WHERE idx > ?1 ORDER BY idx LIMIT ?2")?;
+    let mut select = reader.prepare(
+        "SELECT idx, at, author, summary FROM changes WHERE idx > ?1 ORDER BY idx LIMIT ?2",
+    )?;
     let rows = select.query_map((after, page_size), |row| {
         Ok(AuditRow {
             index: row.get(0)?,

@@ -91,9 +91,12 @@ pub(super) fn open(dir: &Path, region: &RegionName, incarnation: u64) -> Result<
     let mut counters = writable(&directory.counters, &COUNTERS)?;
     let unusable = |path: &PathBuf| {
         let path = path.clone();
-        move |error: rusqlite::Error| OpenError::unusable(path, error)
+        move |error: rusqlite::Error| OpenError::unusable(path, &error)
     };
-    let actor = Actor { region: region.clone(), incarnation };
+    let actor = Actor {
+        region: region.clone(),
+        incarnation,
+    };
     let enrolled = enrol(dir, &mut log, &actor)?;
     let last_time = last_time(&log, &counters).map_err(unusable(&directory.counters))?;
     let adopted = adopt_sync(&log, &mut counters).map_err(unusable(&directory.counters))?;
@@ -101,8 +104,8 @@ pub(super) fn open(dir: &Path, region: &RegionName, incarnation: u64) -> Result<
     let marks = Marks::default();
     marks.covered.store(adopted.covered, Ordering::Release);
     let log_lane = LogLane::new(&log, Arc::clone(&marks.kept)).map_err(unusable(&directory.log))?;
-    let counter_lane =
-        CounterLane::new(&counters, Arc::clone(&marks.covered)).map_err(unusable(&directory.counters))?;
+    let counter_lane = CounterLane::new(&counters, Arc::clone(&marks.covered))
+        .map_err(unusable(&directory.counters))?;
 
     let mut starter = Starter {
         health: Arc::new(HealthBoard::default()),
@@ -116,7 +119,13 @@ pub(super) fn open(dir: &Path, region: &RegionName, incarnation: u64) -> Result<
     let log_path = directory.log;
     let counter_path = directory.counters;
     let log = starter.start(Which::Log, log_path.clone(), &LOG, log, log_lane)?;
-    let counters = starter.start(Which::Counters, counter_path.clone(), &COUNTERS, counters, counter_lane)?;
+    let counters = starter.start(
+        Which::Counters,
+        counter_path.clone(),
+        &COUNTERS,
+        counters,
+        counter_lane,
+    )?;
     let inner = Inner {
         log,
         counters,
@@ -129,16 +138,30 @@ pub(super) fn open(dir: &Path, region: &RegionName, incarnation: u64) -> Result<
         adopted_groups: adopted.groups,
         threads: Threads::new(starter.threads),
     };
-    let Enrolled { actors, start, catalogue, changes } = enrolled;
-    Ok(Opened { store: Store::new(inner), actors, start, last_time, catalogue, changes })
+    let Enrolled {
+        actors,
+        start,
+        catalogue,
+        changes,
+    } = enrolled;
+    Ok(Opened {
+        store: Store::new(inner),
+        actors,
+        start,
+        last_time,
+        catalogue,
+        changes,
+    })
 }
 
 fn writable(path: &Path, schema: &Schema) -> Result<Connection, OpenError> {
-    let unusable = |error: rusqlite::Error| OpenError::unusable(path, error);
+    let unusable = |error: rusqlite::Error| OpenError::unusable(path, &error);
     let mut connection = schema::open_writer(path, schema).map_err(unusable)?;
     schema::migrate(&mut connection, schema.migrations).map_err(unusable)?;
     // The scratch of a probe that a crash interrupted.
-    connection.execute(schema.probe_clear, []).map_err(unusable)?;
+    connection
+        .execute(schema.probe_clear, [])
+        .map_err(unusable)?;
     Ok(connection)
 }
 
@@ -161,15 +184,26 @@ fn enrol(dir: &Path, log: &mut Connection, actor: &Actor) -> Result<Enrolled, Op
         let actors = read_actors(&tx)?;
         let catalogue = tx
             .query_row("SELECT idx, body FROM snapshot", [], |row| {
-                Ok(Snapshot { index: row.get(0)?, body: row.get(1)? })
+                Ok(Snapshot {
+                    index: row.get(0)?,
+                    body: row.get(1)?,
+                })
             })
             .optional()?;
         let changes = read_changes(&tx, catalogue.as_ref().map_or(0, |snapshot| snapshot.index))?;
         tx.commit()?;
-        Ok(Some(Enrolled { actors, start, catalogue, changes }))
+        Ok(Some(Enrolled {
+            actors,
+            start,
+            catalogue,
+            changes,
+        }))
     })()
-    .map_err(|error| OpenError::unusable(dir.join(LOG.file), error))?;
-    enrolled.ok_or_else(|| OpenError::IncarnationUsed { dir: dir.to_owned(), incarnation: actor.incarnation })
+    .map_err(|error| OpenError::unusable(dir.join(LOG.file), &error))?;
+    enrolled.ok_or_else(|| OpenError::IncarnationUsed {
+        dir: dir.to_owned(),
+        incarnation: actor.incarnation,
+    })
 }
 
 /// All actors in the order of their numbers, which have no gaps; the one just added is the last.
@@ -178,9 +212,16 @@ fn read_actors(log: &Connection) -> rusqlite::Result<ActorTable> {
     let rows = select.query_map([], |row| {
         let region: String = row.get(0)?;
         let region = RegionName::new(&region).map_err(|error| {
-            rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
+            rusqlite::Error::FromSqlConversionFailure(
+                0,
+                rusqlite::types::Type::Text,
+                Box::new(error),
+            )
         })?;
-        Ok(Actor { region, incarnation: row.get::<_, i64>(1)?.cast_unsigned() })
+        Ok(Actor {
+            region,
+            incarnation: row.get::<_, i64>(1)?.cast_unsigned(),
+        })
     })?;
     let actors: Vec<Actor> = rows.collect::<rusqlite::Result<_>>()?;
     let own = ActorId(u32::try_from(actors.len().saturating_sub(1)).unwrap_or(u32::MAX));
@@ -188,9 +229,14 @@ fn read_actors(log: &Connection) -> rusqlite::Result<ActorTable> {
 }
 
 fn read_changes(log: &Connection, after: u64) -> rusqlite::Result<Vec<StoredChange>> {
-    let mut select = log.prepare("SELECT idx, at, entry FROM changes WHERE idx > ?1 ORDER BY idx")?;
+    let mut select =
+        log.prepare("SELECT idx, at, entry FROM changes WHERE idx > ?1 ORDER BY idx")?;
     let rows = select.query_map([after], |row| {
-        Ok(StoredChange { index: row.get(0)?, at: Timestamp::from_nanos(row.get(1)?), entry: row.get(2)? })
+        Ok(StoredChange {
+            index: row.get(0)?,
+            at: Timestamp::from_nanos(row.get(1)?),
+            entry: row.get(2)?,
+        })
     })?;
     rows.collect()
 }
@@ -205,11 +251,15 @@ struct Adopted {
 /// lets go of the originals once the counter file surely holds it. Both are written in the same form, and
 /// what is adopted twice is joined twice, which changes nothing.
 fn adopt_sync(log: &Connection, counters: &mut Connection) -> rusqlite::Result<Adopted> {
-    let mut adopted = Adopted { groups: 0, covered: 0 };
+    let mut adopted = Adopted {
+        groups: 0,
+        covered: 0,
+    };
     let tx = counters.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut select = log.prepare("SELECT id, at, body FROM sync ORDER BY id")?;
-        let mut insert = tx.prepare("INSERT INTO journal (at, records, body) VALUES (?1, 1, ?2)")?;
+        let mut insert =
+            tx.prepare("INSERT INTO journal (at, records, body) VALUES (?1, 1, ?2)")?;
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             adopted.covered = row.get(0)?;
@@ -232,8 +282,11 @@ fn adopt_sync(log: &Connection, counters: &mut Connection) -> rusqlite::Result<A
 fn last_time(log: &Connection, counters: &Connection) -> rusqlite::Result<Option<Timestamp>> {
     let flushed: Option<i64> =
         counters.query_row("SELECT last_time FROM counter_meta", [], |row| row.get(0))?;
-    let kept: Option<i64> =
-        log.query_row("SELECT at FROM sync ORDER BY id DESC LIMIT 1", [], |row| row.get(0)).optional()?;
+    let kept: Option<i64> = log
+        .query_row("SELECT at FROM sync ORDER BY id DESC LIMIT 1", [], |row| {
+            row.get(0)
+        })
+        .optional()?;
     Ok(flushed.max(kept).map(Timestamp::from_nanos))
 }
 
@@ -277,14 +330,17 @@ impl Starter {
             fault: None,
             lock: Arc::clone(&self.lock),
         };
-        let sentinel = Sentinel { which, health: Arc::clone(&self.health) };
+        let sentinel = Sentinel {
+            which,
+            health: Arc::clone(&self.health),
+        };
         let thread = thread::Builder::new()
             .name(format!("store-{}", schema.kind))
             .spawn(move || {
                 let _sentinel = sentinel;
                 writer.run();
             })
-            .map_err(|error| OpenError::unusable(schema.file, error))?;
+            .map_err(|error| OpenError::unusable(schema.file, &error))?;
         self.threads.push(thread);
         Ok(sender)
     }
@@ -299,7 +355,8 @@ struct Sentinel {
 impl Drop for Sentinel {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.health.fail(self.which, "the writer has stopped".to_owned());
+            self.health
+                .fail(self.which, "the writer has stopped".to_owned());
         }
     }
 }

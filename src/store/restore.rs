@@ -1,8 +1,8 @@
 //! Reading everything back at a start.
 //!
-//! Rows, then the journal; sync records were put into the journal when the directory was opened. All of it
-//! is handed over as it is found, and the receiver joins it: any order gives the same state. A record or
-//! row that cannot be read stops the restore, because a counter that is left out would be a quota that is
+//! Rows, then the journal, then sync records; what the last process left of these was put into the journal
+//! when the directory was opened. All of it is handed over as it is found, and the receiver joins it: any
+//! order gives the same state. A record or row that cannot be read stops the restore, because a counter that is left out would be a quota that is
 //! given twice.
 
 use std::path::Path;
@@ -42,9 +42,9 @@ pub struct Restored {
     pub counters: u64,
     /// Rows of holds.
     pub holds: u64,
-    /// Groups in the journal, those of `sync` included.
+    /// Groups in the journal, those included that were taken over from sync records.
     pub journal: u64,
-    /// Groups of sync charges that the last process may not have flushed.
+    /// Groups of sync charges that may not have been flushed.
     pub sync: u64,
     /// Kept answers.
     pub answers: u64,
@@ -81,7 +81,12 @@ pub(super) fn restore(
     let (sender, receiver) = mpsc::sync_channel(PORTIONS_WAITING_MAX);
     thread::scope(|scope| {
         let reader = scope.spawn(move || {
-            let mut reader = Reader { now, to: sender, portion: Portion::new(), read: Restored::default() };
+            let mut reader = Reader {
+                now,
+                to: sender,
+                portion: Portion::new(),
+                read: Restored::default(),
+            };
             reader.read_all(log, counters)?;
             Ok(reader.read)
         });
@@ -92,7 +97,9 @@ pub(super) fn restore(
                 Item::Answer(answer) => sink.answer(answer),
             }
         }
-        reader.join().unwrap_or_else(|_| Err(StoreError::read("the reader stopped")))
+        reader
+            .join()
+            .unwrap_or_else(|_| Err(StoreError::read("the reader stopped")))
     })
 }
 
@@ -105,14 +112,20 @@ struct Reader {
 
 impl Reader {
     fn read_all(&mut self, log: &Path, counters: &Path) -> Result<(), StoreError> {
+        let log = schema::open_reader(log)?;
         let counters = schema::open_reader(counters)?;
-        // One view of rows and journal, whatever is folded meanwhile.
-        let view = counters.unchecked_transaction()?;
-        self.read_rows(&view)?;
-        self.read_holds(&view)?;
-        self.read_journal(&view)?;
-        view.finish()?;
-        self.read_answers(&schema::open_reader(log)?)?;
+        // One view of each file, whatever is folded meanwhile; the log file's first, because what is trimmed
+        // from there is in the other by then.
+        let log = log.unchecked_transaction()?;
+        log.query_row("SELECT count(*) FROM log_meta", [], |row| {
+            row.get::<_, i64>(0)
+        })?;
+        let counters = counters.unchecked_transaction()?;
+        self.read_rows(&counters)?;
+        self.read_holds(&counters)?;
+        self.read.journal = self.read_groups(&counters, "SELECT body FROM journal ORDER BY id")?;
+        self.read.sync = self.read_groups(&log, "SELECT body FROM sync ORDER BY id")?;
+        self.read_answers(&log)?;
         self.hand_over()
     }
 
@@ -126,7 +139,10 @@ impl Reader {
                 continue;
             }
             let (id, body) = (row.get_ref(0)?.as_blob(), row.get_ref(2)?.as_blob());
-            let (id, body) = (id.map_err(StoreError::read)?, body.map_err(StoreError::read)?);
+            let (id, body) = (
+                id.map_err(rusqlite::Error::from)?,
+                body.map_err(rusqlite::Error::from)?,
+            );
             self.take(Item::Counter(format::decode_row(id, dead_at, body)?))?;
         }
         Ok(())
@@ -137,18 +153,19 @@ impl Reader {
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             self.read.holds += 1;
-            let body = row.get_ref(0)?.as_blob().map_err(StoreError::read)?;
+            let body = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
             self.take_unless_ended(Item::Hold(format::decode_hold(body)?))?;
         }
         Ok(())
     }
 
-    fn read_journal(&mut self, view: &Connection) -> Result<(), StoreError> {
-        let mut select = view.prepare("SELECT body FROM journal ORDER BY id")?;
+    fn read_groups(&mut self, view: &Connection, select: &str) -> Result<u64, StoreError> {
+        let mut groups = 0;
+        let mut select = view.prepare(select)?;
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
-            self.read.journal += 1;
-            let body = row.get_ref(0)?.as_blob().map_err(StoreError::read)?;
+            groups += 1;
+            let body = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
             let group = format::decode_group(body)?;
             for record in group.records {
                 self.take_unless_ended(Item::Counter(record))?;
@@ -157,7 +174,7 @@ impl Reader {
                 self.take_unless_ended(Item::Hold(hold))?;
             }
         }
-        Ok(())
+        Ok(groups)
     }
 
     fn read_answers(&mut self, log: &Connection) -> Result<(), StoreError> {
@@ -165,7 +182,7 @@ impl Reader {
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             self.read.answers += 1;
-            let body = row.get_ref(0)?.as_blob().map_err(StoreError::read)?;
+            let body = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
             self.take_unless_ended(Item::Answer(format::decode_answer(body)?))?;
         }
         Ok(())
@@ -178,16 +195,26 @@ impl Reader {
     }
 
     fn take_unless_ended(&mut self, item: Item) -> Result<(), StoreError> {
-        if self.has_ended(item.ends_at()) { Ok(()) } else { self.take(item) }
+        if self.has_ended(item.ends_at()) {
+            Ok(())
+        } else {
+            self.take(item)
+        }
     }
 
     fn take(&mut self, item: Item) -> Result<(), StoreError> {
         self.portion.push(item);
-        if self.portion.len() >= PORTION_ROWS { self.hand_over() } else { Ok(()) }
+        if self.portion.len() >= PORTION_ROWS {
+            self.hand_over()
+        } else {
+            Ok(())
+        }
     }
 
     fn hand_over(&mut self) -> Result<(), StoreError> {
         let portion = std::mem::replace(&mut self.portion, Vec::with_capacity(PORTION_ROWS));
-        self.to.send(portion).map_err(|_| StoreError::read("the restore was given up"))
+        self.to
+            .send(portion)
+            .map_err(|_| StoreError::read("the restore was given up"))
     }
 }

@@ -60,7 +60,12 @@ pub(super) struct Cursor {
 
 impl Cursor {
     /// One step; answers whether the next one is likely to find more.
-    pub fn step(&mut self, tx: &Transaction<'_>, table: &Table, now: Timestamp) -> Result<bool, WriteError> {
+    pub fn step(
+        &mut self,
+        tx: &Transaction<'_>,
+        table: &Table,
+        now: Timestamp,
+    ) -> Result<bool, WriteError> {
         let horizon = now.minus(GRACE).as_nanos();
         let last: Option<Value> = tx
             .prepare_cached(table.last_of_step)?
@@ -68,12 +73,16 @@ impl Cursor {
             .optional()?;
         let deleted = match last {
             Some(Value::Blob(last)) => {
-                let deleted = tx.prepare_cached(table.delete)?.execute((&self.after, &last, horizon))?;
+                let deleted =
+                    tx.prepare_cached(table.delete)?
+                        .execute((&self.after, &last, horizon))?;
                 self.after = last;
                 deleted
             }
             Some(_) | None => {
-                let deleted = tx.prepare_cached(table.delete_rest)?.execute((&self.after, horizon))?;
+                let deleted = tx
+                    .prepare_cached(table.delete_rest)?
+                    .execute((&self.after, horizon))?;
                 self.after.clear();
                 deleted
             }

@@ -99,7 +99,10 @@ pub(super) enum Control {
     /// Copies committed pages into the main file and syncs it; answers whether that was all of them.
     Checkpoint(Reply<bool>),
     /// Commits nothing from the moment it says so until it is released.
-    Pin { reached: blocking::SyncSender<()>, release: blocking::Receiver<()> },
+    Pin {
+        reached: blocking::SyncSender<()>,
+        release: blocking::Receiver<()>,
+    },
     /// Carries out what is queued, then closes the file.
     Close(Reply<()>),
 }
@@ -137,7 +140,9 @@ impl<L: Lane> Writer<L> {
             }
         }
         self.finish();
-        let Self { connection, lock, .. } = self;
+        let Self {
+            connection, lock, ..
+        } = self;
         drop(connection);
         drop(lock);
         if let Some(closing) = closing {
@@ -153,7 +158,11 @@ impl<L: Lane> Writer<L> {
                 Message::Job(job) => jobs.push(job),
                 Message::Control(control) => return (jobs, Some(control)),
             }
-            next = if jobs.len() < BATCH_JOBS_MAX { self.inbox.try_recv().ok() } else { None };
+            next = if jobs.len() < BATCH_JOBS_MAX {
+                self.inbox.try_recv().ok()
+            } else {
+                None
+            };
         }
         (jobs, None)
     }
@@ -246,7 +255,8 @@ impl<L: Lane> Writer<L> {
 
     fn trial(&mut self) -> Result<(), WriteError> {
         let tx = begin(&mut self.connection, self.fault, self.schema)?;
-        tx.prepare_cached(self.schema.probe_fill)?.execute([PROBE_BYTES])?;
+        tx.prepare_cached(self.schema.probe_fill)?
+            .execute([PROBE_BYTES])?;
         self.lane.probe(&tx)?;
         tx.commit()?;
         let tx = begin(&mut self.connection, self.fault, self.schema)?;
@@ -267,13 +277,18 @@ impl<L: Lane> Writer<L> {
     }
 
     fn limit_size(&mut self) {
-        let Some(connection) = &self.connection else { return };
+        let Some(connection) = &self.connection else {
+            return;
+        };
         let limit = match self.fault {
-            Some(StoreFault::Full) => connection.pragma_query_value(None, "page_count", |row| row.get(0)),
+            Some(StoreFault::Full) => {
+                connection.pragma_query_value(None, "page_count", |row| row.get(0))
+            }
             Some(StoreFault::Errors) | None => Ok(PAGES_MAX_DEFAULT),
         };
         let set = limit.and_then(|pages: i64| {
-            connection.pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0))
+            connection
+                .pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0))
         });
         if let Err(error) = set {
             tracing::warn!(file = self.schema.file, %error, "the size limit of the file could not be set");
@@ -281,7 +296,9 @@ impl<L: Lane> Writer<L> {
     }
 
     fn checkpoint(&mut self) -> bool {
-        let Some(connection) = &self.connection else { return false };
+        let Some(connection) = &self.connection else {
+            return false;
+        };
         if self.fault.is_some() || self.health.refusal(self.which).is_some() {
             return false;
         }
@@ -300,12 +317,16 @@ impl<L: Lane> Writer<L> {
     }
 
     fn finish(&mut self) {
-        let Some(connection) = &self.connection else { return };
+        let Some(connection) = &self.connection else {
+            return;
+        };
         if self.health.refusal(self.which).is_some() {
             return;
         }
         let tidied = connection.execute_batch("PRAGMA optimize").and_then(|()| {
-            connection.wal_checkpoint_v2(rusqlite::DEFAULT_NAME, CheckpointMode::TRUNCATE).map(|_| ())
+            connection
+                .wal_checkpoint_v2(rusqlite::DEFAULT_NAME, CheckpointMode::TRUNCATE)
+                .map(|_| ())
         });
         if let Err(error) = tidied {
             // Everything acknowledged is in the write-ahead log; the next start reads it from there.
@@ -329,7 +350,10 @@ fn begin<'c>(
         // The file cannot grow, but free pages inside it would still take small writes for a while. Asking
         // for more than all of them makes SQLite say that the disk is full right away.
         let free: i64 = tx.pragma_query_value(None, "freelist_count", |row| row.get(0))?;
-        let bytes = free.saturating_add(2).saturating_mul(PAGE_BYTES).min(BLOB_BYTES_MAX);
+        let bytes = free
+            .saturating_add(2)
+            .saturating_mul(PAGE_BYTES)
+            .min(BLOB_BYTES_MAX);
         tx.prepare_cached(schema.probe_fill)?.execute([bytes])?;
     }
     Ok(tx)

@@ -50,7 +50,7 @@ pub fn unchanged(server: &Server, after: &str) {
 fn bodies_that_are_not_the_right_json_are_malformed() {
     let server = charged_once();
     let deep = "[".repeat(30 * KIB);
-    let deep_object = "{\"a\":".repeat(10 * KIB);
+    let deep_object = "{\"tenant\":".repeat(5 * KIB);
     let deep_value = format!(
         "{{\"tenant\":\"t\",\"limit\":\"plain\",\"cost\":{}1{}}}",
         "[".repeat(20 * KIB),
@@ -64,6 +64,8 @@ fn bodies_that_are_not_the_right_json_are_malformed() {
         "[",
         "]",
         "[]",
+        "[\"t\",\"plain\"]",
+        "[\"t\",\"plain\",null,1]",
         "null",
         "true",
         "1",
@@ -198,6 +200,8 @@ fn wrong_types_are_malformed() {
         json!({ "tenant": "t", "checks": "plain" }),
         json!({ "tenant": "t", "checks": ["plain"] }),
         json!({ "tenant": "t", "checks": [[]] }),
+        json!({ "tenant": "t", "checks": [["plain"]] }),
+        json!(["t", "plain"]),
         json!({ "tenant": "t", "action": 1 }),
         json!({ "tenant": "t", "action": "api", "keys": [] }),
         json!({ "tenant": "t", "action": "api", "keys": { "ip": 1 } }),

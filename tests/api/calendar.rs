@@ -51,7 +51,7 @@ fn a_month_ends_with_the_month() {
     at(&server, "2035-02-10T00:00:00Z");
     assert_eq!(counter.passes(10), 10);
     starts_and_ends(
-        &counter.usage(),
+        &counter.look(),
         "2035-02-01T00:00:00Z",
         "2035-03-01T00:00:00Z",
     );
@@ -114,13 +114,9 @@ fn a_calendar_week_begins_on_monday_and_a_window_of_seven_days_on_thursday() {
     assert_eq!(week.passes(11), 10, "a Sunday");
     at(&server, "2035-02-12T00:00:00Z");
     assert_eq!(week.take(1).remaining(), 9, "a Monday");
+    starts_and_ends(&week.look(), "2035-02-12T00:00:00Z", "2035-02-19T00:00:00Z");
     starts_and_ends(
-        &week.usage(),
-        "2035-02-12T00:00:00Z",
-        "2035-02-19T00:00:00Z",
-    );
-    starts_and_ends(
-        &seven_days.usage(),
+        &seven_days.look(),
         "2035-02-08T00:00:00Z",
         "2035-02-15T00:00:00Z",
     );
@@ -157,15 +153,15 @@ fn quarters_years_and_multiples_of_a_period() {
         ),
         (
             json!({ "period": "week", "every": 2 }),
-            "2035-05-07T00:00:00Z",
-            "2035-05-21T00:00:00Z",
+            "2035-05-14T00:00:00Z",
+            "2035-05-28T00:00:00Z",
         ),
     ] {
         let server = calendar(fields.clone());
         at(&server, "2035-05-15T12:00:00Z");
-        let usage = Counter::new(&server, "t", "calendar").usage();
+        let look = Counter::new(&server, "t", "calendar").look();
         println!("{fields}");
-        starts_and_ends(&usage, start, end);
+        starts_and_ends(&look, start, end);
     }
 }
 
@@ -185,7 +181,7 @@ fn an_anchor_on_the_31st_is_clamped_and_comes_back() {
     for pair in bounds.windows(2) {
         at(&server, &pair[0]);
         assert_eq!(counter.passes(11), 10, "from {}", pair[0]);
-        starts_and_ends(&counter.usage(), &pair[0], &pair[1]);
+        starts_and_ends(&counter.look(), &pair[0], &pair[1]);
         server.set_clock(ms(&pair[1]) - 1);
         assert!(!counter.take(1).allowed(), "until {}", pair[1]);
     }
@@ -197,7 +193,7 @@ fn a_leap_day_anchor_is_the_28th_in_common_years() {
     let server = calendar(json!({ "period": "year", "anchor": "2028-02-29T00:00:00" }));
     at(&server, "2035-05-01T00:00:00Z");
     starts_and_ends(
-        &Counter::new(&server, "t", "calendar").usage(),
+        &Counter::new(&server, "t", "calendar").look(),
         "2035-02-28T00:00:00Z",
         "2036-02-29T00:00:00Z",
     );
@@ -210,13 +206,13 @@ fn days_follow_the_zone_and_its_changes() {
     let counter = Counter::new(&server, "t", "calendar");
     at(&server, "2035-03-11T12:00:00Z");
     starts_and_ends(
-        &counter.usage(),
+        &counter.look(),
         "2035-03-11T05:00:00Z",
         "2035-03-12T04:00:00Z",
     );
     at(&server, "2035-11-04T12:00:00Z");
     starts_and_ends(
-        &counter.usage(),
+        &counter.look(),
         "2035-11-04T04:00:00Z",
         "2035-11-05T05:00:00Z",
     );
@@ -226,8 +222,8 @@ fn days_follow_the_zone_and_its_changes() {
 
     let server = calendar(json!({ "period": "day", "time_zone": "Asia/Kolkata" }));
     at(&server, "2035-02-10T18:30:00Z");
-    let usage = Counter::new(&server, "t", "calendar").usage();
-    starts_and_ends(&usage, "2035-02-10T18:30:00Z", "2035-02-11T18:30:00Z");
+    let look = Counter::new(&server, "t", "calendar").look();
+    starts_and_ends(&look, "2035-02-10T18:30:00Z", "2035-02-11T18:30:00Z");
 }
 
 /// The zone and the anchor of a tenant hold for its limits that name none.
@@ -243,17 +239,17 @@ fn a_tenants_zone_and_anchor_hold_for_its_limits() {
     }));
     at(&server, "2035-02-10T00:00:00Z");
     starts_and_ends(
-        &Counter::new(&server, "t", "month").usage(),
+        &Counter::new(&server, "t", "month").look(),
         "2035-01-15T00:30:00Z",
         "2035-02-15T00:30:00Z",
     );
     starts_and_ends(
-        &Counter::new(&server, "t", "utc").usage(),
+        &Counter::new(&server, "t", "utc").look(),
         "2035-02-01T00:00:00Z",
         "2035-03-01T00:00:00Z",
     );
     starts_and_ends(
-        &Counter::new(&server, "u", "month").usage(),
+        &Counter::new(&server, "u", "month").look(),
         "2035-02-01T00:00:00Z",
         "2035-03-01T00:00:00Z",
     );

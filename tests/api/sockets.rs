@@ -73,42 +73,79 @@ fn post_chunked(server: &Server, path: &str, body: &[u8]) -> Answer {
     answers.remove(0)
 }
 
-/// Who sends slowly, or stops sending, is cut off in bounded time: while the body is awaited with a 408.
+/// Who sends a body slowly, or stops sending, is told so with a 408 in bounded time.
 #[test]
-fn slow_senders_are_cut_off() {
+fn slow_bodies_are_cut_off() {
+    let server = charged_once();
+    let head = |length: usize| {
+        format!("POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n")
+            .into_bytes()
+    };
+    let stalled = [head(30), br#"{"tenant":"#.to_vec()].concat();
+    let cut_off = slow_senders(
+        &server,
+        &[(stalled, b"".to_vec()), (head(10_000), b" ".repeat(10_000))],
+    );
+    for answers in cut_off {
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        answers[0].problem_with_status(408);
+    }
+    unchanged(&server, "slow bodies");
+}
+
+/// Who sends a head slowly, or stops sending, is cut off in bounded time.
+#[test]
+fn slow_heads_are_cut_off() {
     let server = charged_once();
     let head = b"POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: 30\r\n\r\n";
-    let body = br#"{"tenant":"t","limit":"plain"}"#;
+    let cut_off = slow_senders(
+        &server,
+        &[
+            (head[..40].to_vec(), b"".to_vec()),
+            (head[..20].to_vec(), head[20..].to_vec()),
+        ],
+    );
+    for answers in cut_off {
+        assert!(
+            answers.iter().all(|answer| answer.status == 408),
+            "{answers:?}"
+        );
+    }
+    unchanged(&server, "slow heads");
+}
+
+/// A connection that says nothing, or only how HTTP/2 begins, does not keep its place for ever.
+#[test]
+fn silent_connections_are_cut_off() {
+    let server = charged_once();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let cut_off = slow_senders(
+        &server,
+        &[
+            (b"".to_vec(), b"".to_vec()),
+            (preface[..9].to_vec(), b"".to_vec()),
+            (preface.to_vec(), b"".to_vec()),
+        ],
+    );
+    assert_eq!(cut_off.len(), 3);
+    unchanged(&server, "silence");
+}
+
+/// All senders at once, each as [`trickle`] does it; the server must still live afterwards.
+fn slow_senders(server: &Server, senders: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<Answer>> {
     let address = server.check_url();
-    thread::scope(|scope| {
-        let stalls_in_head = scope.spawn(|| trickle(address, &head[..40], &[]));
-        let trickles_head = scope.spawn(|| trickle(address, &head[..20], &head[20..]));
-        let stalls_in_body =
-            scope.spawn(|| trickle(address, &[&head[..], &body[..10]].concat(), &[]));
-        let long_head = b"POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: 10000\r\n\r\n";
-        let trickles_body = scope.spawn(|| trickle(address, long_head, &b" ".repeat(10_000)));
-        let says_nothing = scope.spawn(|| trickle(address, b"", b""));
-        for in_head in [stalls_in_head, trickles_head, says_nothing] {
-            let answers = in_head.join().expect("cut off");
-            assert!(
-                answers.iter().all(|answer| answer.status == 408),
-                "{answers:?}"
-            );
-        }
-        for (name, in_body) in [("stalls", stalls_in_body), ("trickles", trickles_body)] {
-            let answers = in_body.join().expect("cut off");
-            assert_eq!(
-                answers
-                    .iter()
-                    .map(|answer| answer.status)
-                    .collect::<Vec<_>>(),
-                [408],
-                "{name}: {answers:?}"
-            );
-        }
+    let answers = thread::scope(|scope| {
+        let senders: Vec<_> = senders
+            .iter()
+            .map(|(first, rest)| scope.spawn(|| trickle(address, first, rest)))
+            .collect();
+        senders
+            .into_iter()
+            .map(|sender| sender.join().expect("cut off in time"))
+            .collect()
     });
-    unchanged(&server, "slow senders");
     assert_eq!(server.get("/livez").status, 200);
+    answers
 }
 
 /// Sends `first`, then `rest` a byte per second, and gives what came until the server closed.
@@ -216,7 +253,7 @@ fn garbage_on_the_socket_is_ended_and_harms_nobody() {
     }
     for bytes in garbage {
         for address in [server.check_url(), server.admin_url()] {
-            let answers = raw(address, &bytes);
+            let answers = raw_to_the_end(address, &bytes);
             let told = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned();
             assert!(
                 answers
@@ -234,14 +271,26 @@ fn garbage_on_the_socket_is_ended_and_harms_nobody() {
     assert!(!server.log().contains("panicked"), "{}", server.log());
 }
 
-/// Sends bytes as they are and reads until the server closes or has answered `answers` requests.
+/// Sends bytes as they are and reads until the server closes.
 fn raw(address: &str, bytes: &[u8]) -> Vec<Answer> {
-    let mut stream = TcpStream::connect(address.trim_start_matches("http://")).expect("connected");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut stream = connect(address);
     // The server may have answered and closed before all was sent.
+    drop(stream.write_all(bytes));
+    read_answers(&mut stream)
+}
+
+/// The same, and says that nothing more will come.
+fn raw_to_the_end(address: &str, bytes: &[u8]) -> Vec<Answer> {
+    let mut stream = connect(address);
     drop(stream.write_all(bytes));
     drop(stream.shutdown(Shutdown::Write));
     read_answers(&mut stream)
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address.trim_start_matches("http://")).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
 }
 
 fn read_answers(stream: &mut TcpStream) -> Vec<Answer> {

@@ -68,7 +68,6 @@ pub fn check(ledger: &Ledger, limit: &Limit, key: &str, now: Timestamp) -> bool 
     let request = Request {
         now,
         tenant: "acme",
-        known_tenant: true,
         items: &items,
         hold: None,
         keep: false,

@@ -56,7 +56,6 @@ pub fn memory_and_restart() -> Vec<Row> {
                 let request = highwater::ledger::check::Request {
                     now: region.clock.now(),
                     tenant: "acme",
-                    known_tenant: true,
                     items: &items,
                     hold: None,
                     keep: false,

@@ -35,11 +35,10 @@ const NARROW: Bounds = Bounds {
 };
 
 /// A desk of `tenant` whose counters live for an hour.
-fn desk_of(tenant: &str, known_tenant: bool) -> Desk {
+fn desk_of(tenant: &str) -> Desk {
     let mut desk = Desk::new(fixed(5, seconds(3_600)));
     desk.limit.on_unavailable = OnUnavailable::Closed;
     desk.tenant = tenant.to_owned();
-    desk.known_tenant = known_tenant;
     desk
 }
 
@@ -61,14 +60,14 @@ fn flood(ledger: &Ledger, desk: &Desk, keys: u32, at_ms: i64) -> u32 {
 #[test]
 fn a_live_counter_survives_any_flood() {
     let ledger = ledger_of_start(1, NARROW);
-    let acme = desk_of("acme", true);
+    let acme = desk_of("acme");
     for n in 0..100 {
         assert!(acme.with_key(&n.to_string()).passes(&ledger, ms(0), 3));
     }
-    // One tenant fills its own part only, and all unknown tenants together one more such part.
-    assert_eq!(flood(&ledger, &desk_of("noisy", true), 3_000, 1), 200);
+    // One tenant fills its own part only; many tenants fill what is left of the whole.
+    assert_eq!(flood(&ledger, &desk_of("noisy"), 3_000, 1), 200);
     let unknown = (0..3_000).filter(|n| {
-        let stranger = desk_of(&format!("stranger-{n}"), false);
+        let stranger = desk_of(&format!("stranger-{n}"));
         stranger.passes(&ledger, ms(2), 1)
     });
     assert_eq!(unknown.count(), 200);
@@ -83,7 +82,7 @@ fn a_live_counter_survives_any_flood() {
         assert!(!key.passes(&ledger, ms(4), 1));
     }
     // A flood with the ends of windows in sight changes nothing either, up to the last nanosecond.
-    assert_eq!(flood(&ledger, &desk_of("third", true), 3_000, 3_599_999), 0);
+    assert_eq!(flood(&ledger, &desk_of("third"), 3_000, 3_599_999), 0);
     assert_eq!(ledger.keys(), 500);
 }
 
@@ -91,18 +90,18 @@ fn a_live_counter_survives_any_flood() {
 fn dead_counters_make_room() {
     let ledger = ledger_of_start(1, NARROW);
     for tenant in ["a", "b", "c"] {
-        flood(&ledger, &desk_of(tenant, true), 3_000, 0);
+        flood(&ledger, &desk_of(tenant), 3_000, 0);
     }
     assert_eq!(ledger.keys(), 500);
     // Without any sweep a new counter makes its own room out of the dead ones beside it.
     let later = 3_600_000;
-    let counted = flood(&ledger, &desk_of("d", true), 3_000, later);
+    let counted = flood(&ledger, &desk_of("d"), 3_000, later);
     assert_eq!(counted, 200);
     assert!(ledger.keys() <= 500);
     ledger.sweep(ms(later + 10_000), 1 << 18);
     assert_eq!(ledger.keys(), 200);
     for tenant in ["a", "b"] {
-        let counted = flood(&ledger, &desk_of(tenant, true), 3_000, later + 10_000);
+        let counted = flood(&ledger, &desk_of(tenant), 3_000, later + 10_000);
         assert!(counted > 0, "the tenants' own parts are free again");
     }
     assert_eq!(ledger.keys(), 500);
@@ -111,17 +110,17 @@ fn dead_counters_make_room() {
 #[test]
 fn what_comes_back_from_disk_passes_every_bound() {
     let first = ledger();
-    flood(&first, &desk_of("acme", true), 2_000, 0);
+    flood(&first, &desk_of("acme"), 2_000, 0);
     let second = ledger_of_start(2, NARROW);
     for record in drain(&first) {
         let id = id_of(&record.id.limit).expect("a limit of these tests");
-        second.merge(&record, id, true);
+        second.merge(&record, id);
     }
     assert_eq!(second.keys(), 2_000);
-    assert_eq!(flood(&second, &desk_of("other", true), 10, 0), 0);
+    assert_eq!(flood(&second, &desk_of("other"), 10, 0), 0);
     second.sweep(ms(3_700_000), 1 << 18);
     assert_eq!(second.keys(), 0);
-    assert_eq!(flood(&second, &desk_of("other", true), 300, 3_700_000), 200);
+    assert_eq!(flood(&second, &desk_of("other"), 300, 3_700_000), 200);
 }
 
 #[test]

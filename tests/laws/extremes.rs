@@ -225,10 +225,10 @@ impl Scene {
             }
             Deed::Limit(limit) => self.desk.limit = *limit,
             Deed::Record(record) => {
-                self.ledger.merge(&record, self.desk.id, true);
+                self.ledger.merge(&record, self.desk.id);
                 let mut restorer = Restorer::new(&self.ledger);
-                restorer.counter(*record, self.desk.id, true);
-                restorer.finish(id_of, |_| true);
+                restorer.counter(*record, self.desk.id);
+                restorer.finish(|limit| id_of(limit));
             }
             Deed::Sweep => self.ledger.sweep(instant, 1 << 18),
             Deed::Drain => drop(drain(&self.ledger)),

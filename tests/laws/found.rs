@@ -154,7 +154,7 @@ fn a_log_is_joined_from_all_its_records() {
     written.extend(drain(&first));
     let second = ledger_of_start(2, WIDE);
     for record in written.iter().chain(&written) {
-        second.merge(record, desk.id, true);
+        second.merge(record, desk.id);
     }
     assert_eq!(desk.look(&second, ms(2)).standing.used, 7);
 }
@@ -309,7 +309,6 @@ fn making_room_for_one_limit_of_a_check_spares_the_others() {
         let outcome = ledger.check(&Request {
             now: ms(5_000),
             tenant: "acme",
-            known_tenant: true,
             items: &items,
             hold: None,
             keep: false,

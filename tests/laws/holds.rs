@@ -125,7 +125,7 @@ impl Region {
         let id = self.desk.id;
         for _ in 0..2 {
             self.holds
-                .for_each(|hold| self.ledger.restore_leases(hold, |_| Some(id), true));
+                .for_each(|hold| self.ledger.restore_leases(hold, |_| Some(id)));
         }
     }
 }

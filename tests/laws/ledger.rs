@@ -57,7 +57,6 @@ fn ask_all(ledger: &Ledger, desks: &[&Desk], cost: u64, at_ms: i64) -> Outcome {
     ledger.check(&Request {
         now: ms(at_ms),
         tenant: "acme",
-        known_tenant: true,
         items: &items,
         hold: None,
         keep: false,
@@ -237,7 +236,7 @@ fn use_of_an_old_epoch_or_window_changes_nothing() {
 
             // Late words about the old epoch, and a caller who still holds the old catalogue.
             for record in &old_records {
-                first.merge(record, old.id, true);
+                first.merge(record, old.id);
             }
             prop_assert_eq!(old.give_back(&first, ms(wait), &old_receipt, old_use, 1), 0);
             if old.limit.rule != new.limit.rule {
@@ -268,7 +267,7 @@ fn use_of_an_ended_window_changes_nothing() {
     let second = ledger_of_start(2, WIDE);
     assert!(desk.passes(&second, ms(120_000), 2));
     for record in &ended {
-        second.merge(record, desk.id, true);
+        second.merge(record, desk.id);
     }
     assert_eq!(desk.look(&second, ms(120_000)).standing.used, 2);
     assert_eq!(desk.give_back(&second, ms(120_000), &receipt, 4, 1), 0);

@@ -90,9 +90,9 @@ pub fn restore(written: &[CounterRecord], order: Order, start: u32) -> Ledger {
     }
     for record in records {
         let limit = id_of(&record.id.limit).expect("a limit of these tests");
-        restorer.counter(record, limit, true);
+        restorer.counter(record, limit);
     }
-    restorer.finish(id_of, |_| true);
+    restorer.finish(id_of);
     ledger
 }
 

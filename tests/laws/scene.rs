@@ -192,8 +192,6 @@ pub struct Desk {
     pub epoch: u64,
     /// Who asks.
     pub tenant: String,
-    /// Whether the catalogue names the tenant.
-    pub known_tenant: bool,
     /// The key.
     pub key: String,
     /// Whether the store is taken to have failed.
@@ -213,7 +211,6 @@ impl Desk {
             id: LimitId(1),
             epoch: 1,
             tenant: "acme".to_owned(),
-            known_tenant: true,
             key: "user-1".to_owned(),
             store_failed: false,
         }
@@ -258,7 +255,6 @@ impl Desk {
         ledger.check(&Request {
             now,
             tenant: &self.tenant,
-            known_tenant: self.known_tenant,
             items: &items,
             hold,
             keep: true,
@@ -332,7 +328,6 @@ impl Desk {
             .charge_late(
                 &self.item(units),
                 &self.tenant,
-                self.known_tenant,
                 lease,
                 now,
             )

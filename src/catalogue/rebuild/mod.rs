@@ -454,7 +454,7 @@ impl<'a> Rebuild<'a> {
             let layer = layers.merge().origin_of(Field::Quota);
             let path = layers.path(layer.unwrap_or(Layer::Base));
             self.warning(format!(
-                "{path}: a sliding_log keeps every call of its window, here up to {quota} calls per \
+                "{path}: a sliding_log keeps every call of its window in memory, here up to {quota} calls per \
                  key at some 32 bytes each; sliding_window needs no more than two counters"
             ));
         }

@@ -25,7 +25,9 @@ use crate::catalogue::tree::TenantLimit;
 use crate::catalogue::view::LimitView;
 use crate::catalogue::view::TenantView;
 use crate::domain::limit::Limit;
+use crate::domain::limit::LimitSpec;
 use crate::domain::limit::Rule;
+use crate::domain::name::Key;
 use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
 use crate::domain::name::TenantName;
@@ -183,13 +185,16 @@ impl<'a> Rebuild<'a> {
             }));
         }
         let nothing = TenantLimit::default();
-        let item = item.unwrap_or(&nothing);
+        let item = item.map_or(&nothing, Arc::as_ref);
         let layers = self.layers(subject, name, item);
-        let compiled = layers.compile(REGIONS)?;
         let path = FieldPath::root()
             .with("tenants")
             .with(subject.name.as_str());
         let path = path.with("limits").with(name.as_str());
+        if shared.is_none() && item.spec == LimitSpec::default() {
+            return nothing_below(&path, name, item);
+        }
+        let compiled = layers.compile(REGIONS)?;
         let (limit, overrides) = amounts::lay_over(&path, &compiled, item, REGIONS)?;
         let limit = match shared {
             Some(shared) if *shared.limit == limit => Arc::clone(&shared.limit),
@@ -343,5 +348,24 @@ impl<'a> Rebuild<'a> {
                 self.warning(format!("{path}: has ended already and changes nothing"));
             }
         }
+    }
+}
+
+/// What changes a limit that does not exist: an administrator's overrides are faults, a tenant's own choice
+/// waits for better days.
+fn nothing_below(
+    path: &FieldPath,
+    name: &LimitName,
+    item: &TenantLimit,
+) -> Result<Option<Piece>, Vec<FieldError>> {
+    let fault = |key: &Key| {
+        let message = format!("there is no limit {name} whose keys could be overridden");
+        FieldError::new(&path.with("keys").with(key.as_str()), message)
+    };
+    let faults: Vec<FieldError> = item.keys.keys().map(fault).collect();
+    if faults.is_empty() {
+        Ok(None)
+    } else {
+        Err(faults)
     }
 }

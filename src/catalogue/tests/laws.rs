@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proptest::collection::btree_map;
 use proptest::collection::btree_set;
@@ -213,7 +214,7 @@ fn definition() -> impl Strategy<Value = Tenant> {
         option::of(plan()),
         option::weighted(0.2, zone),
         option::weighted(0.2, anchor),
-        btree_map(limit(), tenant_limit(), 0..2),
+        btree_map(limit(), tenant_limit().prop_map(Arc::new), 0..2),
     )
         .prop_map(|(plan, time_zone, anchor, limits)| Tenant {
             plan,
@@ -232,7 +233,7 @@ fn tree() -> impl Strategy<Value = Tree> {
         option::of(plan()),
         btree_map(limit(), good_spec(), 0..4),
         btree_map(plan(), plan_definition(), 0..3),
-        btree_map(tenant(), definition(), 0..3),
+        btree_map(tenant(), definition().prop_map(Arc::new), 0..3),
     )
         .prop_map(|(default_plan, limits, plans, tenants)| Tree {
             default_plan,
@@ -442,8 +443,9 @@ proptest! {
             let _outcome = catalogue.apply(index, now, &entry);
         }
         let mut bare = catalogue.tree().clone();
-        for limit in bare.tenants.values_mut().flat_map(|tenant| tenant.limits.values_mut()) {
-            limit.own = OwnLimit::default();
+        let tenants = bare.tenants.values_mut().map(Arc::make_mut);
+        for limit in tenants.flat_map(|tenant| tenant.limits.values_mut()) {
+            Arc::make_mut(limit).own = OwnLimit::default();
         }
         let mut without = Catalogue::new();
         let change = Change::Replace { tree: bare };

@@ -508,6 +508,20 @@ fn references_must_exist() {
 }
 
 #[test]
+fn an_override_of_a_limit_that_does_not_exist_is_named() {
+    let mut fixture = Fixture::with(&json!({
+        "limits": { "orders": { "quota": 1, "period": "day", "key": "account" } },
+    }));
+    let found = fault(fixture.patch(&json!({
+        "tenants": { "acme": { "limits": { "odrers": { "keys": { "1": { "quota": 5 } } } } } },
+    })));
+    assert_eq!(
+        found,
+        "tenants.acme.limits.odrers.keys.1: there is no limit odrers whose keys could be overridden"
+    );
+}
+
+#[test]
 fn dropping_a_plan_that_a_tenant_keeps_names_the_tenant() {
     let mut fixture =
         Fixture::with(&json!({ "plans": { "pro": {} }, "tenants": { "acme": { "plan": "pro" } } }));

@@ -5,9 +5,8 @@ mod decoding;
 mod durability;
 mod failing;
 mod folding;
+mod lanes;
 mod opening;
-mod records;
-mod speed;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -114,11 +113,21 @@ pub fn answer(key: u64) -> KeptAnswer {
 }
 
 pub fn batch(records: Vec<CounterRecord>) -> Batch {
-    Batch { records, holds: Vec::new(), now: noon(), covers: None }
+    Batch {
+        records,
+        holds: Vec::new(),
+        now: noon(),
+        covers: None,
+    }
 }
 
 pub fn kept(records: Vec<CounterRecord>) -> Kept {
-    Kept { records, holds: Vec::new(), answers: Vec::new(), now: noon() }
+    Kept {
+        records,
+        holds: Vec::new(),
+        answers: Vec::new(),
+        now: noon(),
+    }
 }
 
 pub fn change(index: u64) -> Change {
@@ -143,7 +152,10 @@ pub struct Collected {
 impl Collected {
     /// What `actor` has charged on `key`, over all windows.
     pub fn charged(&self, key: u64, actor: ActorId) -> u64 {
-        let windows = self.counters.get(&counter_id(key)).map(|record| record.windows.values());
+        let windows = self
+            .counters
+            .get(&counter_id(key))
+            .map(|record| record.windows.values());
         let all = windows.into_iter().flatten().flat_map(slots);
         all.filter(|slot| slot.0 == actor).map(|slot| slot.1).sum()
     }
@@ -160,7 +172,11 @@ impl Sink for Collected {
     }
 
     fn hold(&mut self, hold: HoldRecord) {
-        if self.holds.get(&hold.key).is_none_or(|known| known.version < hold.version) {
+        if self
+            .holds
+            .get(&hold.key)
+            .is_none_or(|known| known.version < hold.version)
+        {
             self.holds.insert(hold.key, hold);
         }
     }
@@ -172,7 +188,9 @@ impl Sink for Collected {
 
 pub fn collect(store: &Store, now: Option<Timestamp>) -> (Collected, Restored) {
     let mut collected = Collected::default();
-    let restored = store.restore(now, &mut collected).expect("a store that can be read");
+    let restored = store
+        .restore(now, &mut collected)
+        .expect("a store that can be read");
     (collected, restored)
 }
 
@@ -207,7 +225,9 @@ pub const POWER_CUT: [&str; 3] = ["log.db", "log.db-wal", "counters.db"];
 pub fn count(dir: &Path, file: &str, table: &str) -> u64 {
     let connection = rusqlite::Connection::open(dir.join(file)).expect("a file that opens");
     let sql = format!("SELECT count(*) FROM {table}");
-    connection.query_row(&sql, [], |row| row.get(0)).expect("a table")
+    connection
+        .query_row(&sql, [], |row| row.get(0))
+        .expect("a table")
 }
 
 /// Names and bytes of all files below a directory.

@@ -1,0 +1,107 @@
+//! `POST /v1/refund`: units given back without a hold.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::Response;
+use bytes::Bytes;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::domain::limit::Durability;
+use crate::domain::limit::Rule;
+use crate::http::access;
+use crate::http::access::Caller;
+use crate::http::answer::Rendered;
+use crate::http::body;
+use crate::http::body::RefundBody;
+use crate::http::holds;
+use crate::http::input;
+use crate::http::keyed;
+use crate::http::problem::Problem;
+use crate::http::resolve;
+use crate::http::resolve::Purpose;
+use crate::ledger::idempotency::Operation;
+use crate::region::state::Region;
+
+/// The answer to a refund.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct RefundAnswer {
+    /// Units that were given back.
+    pub refunded: u64,
+    /// The limit.
+    pub limit: String,
+    /// The key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The region that answered.
+    pub region: String,
+}
+
+/// Give units back without a hold.
+#[utoipa::path(
+    post,
+    path = "/v1/refund",
+    tag = "check",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Repeats of this request give back once")),
+    request_body(content_type = "application/json", content = crate::http::schema::RefundRequest),
+    responses(
+        (status = 200, description = "Given back, at most what the window has in use", body = RefundAnswer),
+        crate::http::schema::RequestProblems,
+        (status = 503, description = "Nothing was given back, or the outcome is unknown", content_type = "application/problem+json", body = Problem),
+    )
+)]
+pub async fn refund(State(region): State<Arc<Region>>, headers: HeaderMap, request: Body) -> Response<Body> {
+    let parts = async {
+        let caller = access::caller(&region, &headers).await?;
+        let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
+        let key = input::idempotency_key(&headers)?;
+        let region = Arc::clone(&region);
+        keyed::to_the_end(async move { refunded(&region, &caller, &bytes, key).await }).await
+    };
+    holds::respond(parts.await)
+}
+
+async fn refunded(region: &Region, caller: &Caller, bytes: &Bytes, key: Option<String>) -> Result<Rendered, Problem> {
+    let now = region.clock.now();
+    let view = region.view_full();
+    let body: RefundBody<'_> = body::parse(bytes)?;
+    let tenant = body.tenant.as_str();
+    caller.may_check(tenant)?;
+    let tenant_view = resolve::tenant(&view, tenant)?;
+    let found = resolve::limit(tenant_view, tenant, body.limit.as_str())?;
+    let cost = body.cost.map_or(1, |cost| cost.0);
+    let item = resolve::item(found, body.key.as_ref().map(body::Text::as_str), cost, now, Purpose::Hold)?;
+    if matches!(item.limit.rule, Rule::Concurrency { .. }) {
+        return Err(Problem::malformed("what is held is given back with DELETE /v1/holds/{id}"));
+    }
+    let fingerprint = keyed::fingerprint(bytes);
+    let keyed = match keyed::begin_or_refuse(region, tenant, Operation::Refund, key, fingerprint, now)? {
+        Ok(keyed) => keyed,
+        Err(repeat) => return Ok(repeat),
+    };
+    let on_disk = keyed.is_some() || item.limit.durability == Durability::Sync;
+    if on_disk && region.store.is_failed() {
+        keyed::abandon(region, keyed.as_ref());
+        return Err(Problem::unavailable("the store cannot be written at the moment; nothing was given back"));
+    }
+    let moved = region.ledger.refund(&item, tenant, now);
+    let answer = RefundAnswer {
+        refunded: moved.units,
+        limit: item.limit.name.to_string(),
+        key: (!item.key.is_empty()).then(|| item.key.to_owned()),
+        region: region.name.to_string(),
+    };
+    let rendered = holds::plain(&answer);
+    if on_disk {
+        let kept = keyed.as_ref().map(|keyed| keyed.answer(region, &rendered, now));
+        if region.keep(now, moved.record.into_iter().collect(), None, kept).await.is_err() {
+            keyed::abandon(region, keyed.as_ref());
+            return Err(holds::unknown_outcome());
+        }
+    }
+    keyed::finish(region, keyed.as_ref(), true, &rendered, now);
+    Ok(rendered)
+}
