@@ -425,11 +425,11 @@ fn restore(records: Vec<CounterRecord>, holds: &[HoldRecord]) {
             pruned(record.clone()),
             "a record joined with itself is itself"
         );
-        restorer.counter(record, LimitId(1), true);
+        restorer.counter(record, LimitId(1));
     }
-    restorer.finish(|_| Some(LimitId(1)), |_| true);
+    restorer.finish(|_| Some(LimitId(1)));
     for hold in holds {
-        ledger.restore_leases(hold, |_| Some(LimitId(1)), true);
+        ledger.restore_leases(hold, |_| Some(LimitId(1)));
     }
     ledger.sweep(Timestamp::MAX, 1 << 18);
 }

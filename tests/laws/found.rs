@@ -380,7 +380,21 @@ fn a_row_with_an_impossible_name_is_passed_over() {
         let second = ledger_of_start(2, WIDE);
         let mut damaged = written[0].clone();
         damaged.id.tenant = tenant.to_owned();
-        second.merge(&damaged, LimitId(1), true);
+        second.merge(&damaged, LimitId(1));
         assert_eq!(second.keys(), 0, "{tenant:?}");
     }
+}
+
+/// A caller whose limit was replaced by one of another shape was allowed and told that nothing is left.
+#[test]
+fn a_caller_with_a_replaced_limit_is_told_how_it_stood_unused() {
+    let ledger = ledger();
+    let old = Desk::new(fixed(10, seconds(60)));
+    let mut new = Desk::new(log(10, seconds(60)));
+    new.epoch = 2;
+    assert!(new.passes(&ledger, ms(0), 4));
+    let told = old.take(&ledger, ms(0), 3);
+    assert_eq!(told.decision, Decision::Allow);
+    assert_eq!(told.standing.remaining, 10);
+    assert_eq!(new.look(&ledger, ms(0)).standing.used, 4);
 }
