@@ -170,20 +170,29 @@ async fn opened(region: &Region, caller: &Caller, bytes: &[u8], key: Option<Stri
         };
         answer::render(&check::judged(&resolved.items, outcome), &frame)
     };
+    let mut opened = false;
     let outcome = if on_disk {
-        region
-            .decide(&keep, |outcome| Together {
-                hold: Some(record(outcome)),
-                answer: keyed.as_ref().map(|keyed| keyed.answer(region, &rendered(outcome), now)),
-            })
-            .await
+        // The hold stands in memory before it is written: a flush that covers the write must see it.
+        let together = |outcome: &Outcome| {
+            region.holds.open(record(outcome));
+            opened = true;
+            let answer = keyed.as_ref().map(|keyed| keyed.answer(region, &rendered(outcome), now));
+            Together { hold: Some(record(outcome)), answer }
+        };
+        region.decide(&keep, together).await
     } else {
         region.ledger.check(&Request { store_failed: region.store.is_failed(), ..keep })
     };
-    if outcome.allowed {
-        region.holds.open(record(&outcome));
-    } else {
-        region.holds.unreserve();
+    match (opened, outcome.allowed) {
+        (false, true) => region.holds.open(record(&outcome)),
+        (false, false) => region.holds.unreserve(),
+        // Let through by policy after all, maybe with other charges than those that were undone.
+        (true, true) => region.holds.replace(record(&outcome)),
+        // Undone. The disk may have seen it open, so it is closed rather than forgotten.
+        (true, false) => {
+            let state = HoldState::Closed { fingerprint: 0, answer: Box::default() };
+            region.holds.replace(HoldRecord { state, ..record(&outcome) });
+        }
     }
     let told = rendered(&outcome);
     keyed::finish(region, keyed.as_ref(), outcome.allowed, &told, now);
