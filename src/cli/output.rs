@@ -1,7 +1,7 @@
 //! How answers are written: as JSON, or for people.
 //!
 //! The form for people is made from the answer itself: single values as aligned lines, lists of objects as
-//! tables. Names tell what a number is: `…_after_ms`, `delay_ms`, `staleness_ms` and `uptime_ms` are lengths
+//! tables. Names tell what a number is: `…_after_ms`, `delay_ms` and `staleness_ms` are lengths
 //! of time, every other `…_ms` is an instant.
 
 use std::io::Write;
@@ -251,7 +251,7 @@ fn printable(text: &str) -> String {
 
 fn is_length(name: &str) -> bool {
     name.ends_with("_after_ms")
-        || matches!(name, "delay_ms" | "staleness_ms" | "uptime_ms")
+        || matches!(name, "delay_ms" | "staleness_ms")
         || name.ends_with("_offset_ms")
 }
 

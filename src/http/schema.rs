@@ -16,7 +16,11 @@ use crate::http::problem::Problem;
 #[serde(deny_unknown_fields)]
 pub struct CheckRequestItem {
     /// The limit's name.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[a-z0-9][a-z0-9_-]{0,63}$")]
+    #[schema(
+        min_length = 1,
+        max_length = 64,
+        pattern = "^[a-z0-9][a-z0-9_-]{0,63}$"
+    )]
     pub limit: String,
     /// The key, if the limit has one.
     #[schema(nullable = false, min_length = 1, max_length = 512)]

@@ -21,8 +21,13 @@ pub struct Row {
 }
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()));
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let runs = |name: &str| {
+        wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
+    };
     let benches: [(&str, fn() -> Vec<Row>); 6] = [
         ("http", http::against_bare),
         ("batch", http::batch_against_single),
@@ -34,7 +39,12 @@ fn main() {
     println!("| what | measured | wanted |\n|---|---|---|");
     for (name, bench) in benches {
         if runs(name) {
-            for Row { what, measured, wanted } in bench() {
+            for Row {
+                what,
+                measured,
+                wanted,
+            } in bench()
+            {
                 println!("| {what} | {measured} | {wanted} |");
             }
         }
