@@ -68,7 +68,7 @@ fn production(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod ").next().unwrap_or(text)
 }
 
-fn assert_none(faults: Vec<String>, what_to_do: &str) {
+fn assert_none(faults: &[String], what_to_do: &str) {
     assert!(faults.is_empty(), "{what_to_do}\n{}", faults.join("\n"));
 }
 
@@ -80,7 +80,7 @@ fn every_file_opens_with_why_it_exists() {
         .filter(|(_, text)| !text.starts_with("//!"))
         .map(|(path, _)| path.display().to_string());
     assert_none(
-        faults.collect(),
+        &faults.collect::<Vec<String>>(),
         "begin these files with //! and what they are for:",
     );
 }
@@ -95,7 +95,7 @@ fn no_file_is_too_long_to_know() {
             (lines > LINES_MAX).then(|| format!("{}: {lines} lines", path.display()))
         });
     assert_none(
-        faults.collect(),
+        &faults.collect::<Vec<String>>(),
         "split these files by what they are about:",
     );
 }
@@ -122,7 +122,7 @@ fn imports_point_downwards() {
         }
     }
     assert_none(
-        faults,
+        &faults,
         "a module imports only from those below it; move the type down or pass the value in:",
     );
 }
@@ -135,7 +135,10 @@ fn every_module_has_its_place_in_the_order() {
         .filter(|module| {
             !["lib", "main"].contains(&module.as_str()) && !ORDER.contains(&module.as_str())
         });
-    assert_none(faults.collect(), "give these modules a place in ORDER:");
+    assert_none(
+        &faults.collect::<Vec<String>>(),
+        "give these modules a place in ORDER:",
+    );
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn only_the_clock_reads_time_and_only_entropy_draws() {
             }
         }
     }
-    assert_none(faults, "take `now` and random values as arguments:");
+    assert_none(&faults, "take `now` and random values as arguments:");
 }
 
 #[test]
@@ -198,7 +201,7 @@ fn pure_modules_neither_wait_nor_read_nor_write() {
             }
         }
     }
-    assert_none(faults, "these modules are pure; do this in `region`:");
+    assert_none(&faults, "these modules are pure; do this in `region`:");
 }
 
 #[test]
@@ -212,7 +215,7 @@ fn no_import_is_a_glob() {
             }
         }
     }
-    assert_none(faults, "name what is imported:");
+    assert_none(&faults, "name what is imported:");
 }
 
 #[test]
@@ -221,5 +224,8 @@ fn no_queue_is_unbounded() {
         .into_iter()
         .filter(|(_, text)| text.contains("unbounded"))
         .map(|(path, _)| path.display().to_string());
-    assert_none(faults.collect(), "give these channels a bound:");
+    assert_none(
+        &faults.collect::<Vec<String>>(),
+        "give these channels a bound:",
+    );
 }

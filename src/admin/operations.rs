@@ -22,6 +22,7 @@ use utoipa::ToSchema;
 use crate::admin::auth;
 use crate::admin::auth::Need;
 use crate::domain::duration;
+use crate::domain::limit::AMOUNT_MAX;
 use crate::http::body;
 use crate::http::input;
 use crate::http::problem::Code;
@@ -182,7 +183,7 @@ pub async fn rejections(
 #[into_params(parameter_in = Query)]
 pub struct AuditQuery {
     /// Changes after this index.
-    #[param(nullable = false)]
+    #[param(nullable = false, maximum = 9_007_199_254_740_991_u64)]
     after: Option<u64>,
     /// At most so many; 1000 at most.
     #[param(nullable = false, minimum = 1, maximum = 1000)]
@@ -233,10 +234,12 @@ pub async fn audit(
         return Err(Problem::malformed("page_size: 1 to 1000"));
     }
     let after = wanted.after.unwrap_or(0);
-    let rows = region
-        .store
-        .audit(after.min(i64::MAX.unsigned_abs()), page_size)
-        .await;
+    if after > AMOUNT_MAX {
+        return Err(Problem::malformed(
+            "after: an integer up to 9007199254740991",
+        ));
+    }
+    let rows = region.store.audit(after, page_size).await;
     let rows =
         rows.map_err(|error| Problem::unavailable(format!("the audit cannot be read: {error}")))?;
     let full = rows.len() >= usize::try_from(page_size).unwrap_or(usize::MAX);

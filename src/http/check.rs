@@ -188,7 +188,7 @@ async fn keyed_to_the_end(
         Begun::Full => None,
         Begun::Repeat(mut rendered) => {
             tell_status(&mut rendered, in_batch);
-            return Ok(rendered);
+            return Ok(*rendered);
         }
     };
     let rendered = |outcome: &Outcome| render(region, &resolved.items, outcome, now, in_batch);

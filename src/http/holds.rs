@@ -176,15 +176,7 @@ async fn opened(
         ..check::request(&resolved, now, true)
     };
     let on_disk = keyed.is_some() || any_sync(resolved.items.iter().map(|item| item.limit));
-    let record = |outcome: &Outcome| HoldRecord {
-        key: hold,
-        tenant: resolved.tenant.to_owned(),
-        receipts: outcome.receipts.clone(),
-        expires_at: ends,
-        forget_at: ends.plus(REMEMBERED),
-        state: HoldState::Open,
-        version: 1,
-    };
+    let record = |outcome: &Outcome| opened_record(hold, resolved.tenant, ends, outcome);
     let rendered = |outcome: &Outcome| {
         let frame = Frame {
             region: region.name.as_str(),
@@ -237,6 +229,18 @@ async fn opened(
     keyed::finish(region, keyed.as_ref(), outcome.allowed, &told, now);
     region.observe(&check::seen(&resolved, &body, now), &outcome, started);
     Ok(told)
+}
+
+fn opened_record(key: HoldKey, tenant: &str, ends: Timestamp, outcome: &Outcome) -> HoldRecord {
+    HoldRecord {
+        key,
+        tenant: tenant.to_owned(),
+        receipts: outcome.receipts.clone(),
+        expires_at: ends,
+        forget_at: ends.plus(REMEMBERED),
+        state: HoldState::Open,
+        version: 1,
+    }
 }
 
 /// Say how many of the held units were used.

@@ -31,7 +31,7 @@ pub enum Begun {
     /// It is new, and noted as running.
     New(Keyed),
     /// It was answered: the same again.
-    Repeat(Rendered),
+    Repeat(Box<Rendered>),
     /// There is no place to remember it.
     Full,
 }
@@ -56,7 +56,7 @@ pub fn begin(
     match region.answers.begin(&id, fingerprint, now) {
         Begin::Fresh => Ok(Begun::New(Keyed { id, fingerprint })),
         Begin::Full => Ok(Begun::Full),
-        Begin::Answered(kept) => Ok(Begun::Repeat(repeated(&kept))),
+        Begin::Answered(kept) => Ok(Begun::Repeat(Box::new(repeated(&kept)))),
         Begin::Running => Err(Problem {
             retry_after_seconds: Some(1),
             ..Problem::new(
@@ -88,7 +88,7 @@ pub fn begin_or_refuse(
     let Some(key) = key else { return Ok(Ok(None)) };
     match begin(region, tenant, operation, key, fingerprint, now)? {
         Begun::New(keyed) => Ok(Ok(Some(keyed))),
-        Begun::Repeat(rendered) => Ok(Err(rendered)),
+        Begun::Repeat(rendered) => Ok(Err(*rendered)),
         Begun::Full => Err(Problem::unavailable(
             "this region remembers as many Idempotency-Keys as it may",
         )),

@@ -111,7 +111,7 @@ pub struct HoldRequest {
 pub struct BatchRequest {
     /// The checks, each like the body of a check, with an optional `idempotency_key` of its own. Each is
     /// decided alone: what is wrong with one is said in its own result.
-    #[schema(min_items = 1, max_items = 1000, value_type = Vec<Object>)]
+    #[schema(min_items = 1, max_items = 1000)]
     pub items: Vec<serde_json::Value>,
 }
 

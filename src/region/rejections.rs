@@ -75,10 +75,13 @@ impl Wanted<'_> {
     }
 }
 
+/// A ring of refusals for each tenant.
+type Rings = HashMap<String, VecDeque<Rejection>>;
+
 /// The newest refusals of one region.
 #[derive(Debug)]
 pub struct Rejections {
-    shards: Box<[Mutex<HashMap<String, VecDeque<Rejection>>>]>,
+    shards: Box<[Mutex<Rings>]>,
     unknown: Mutex<VecDeque<Rejection>>,
     hasher: RandomState,
 }

@@ -47,6 +47,9 @@ use crate::telemetry::metrics::Metrics;
 use crate::telemetry::refusal::RefusalLog;
 use crate::usage::record::CounterRecord;
 
+/// The counters of a limit for tenants of a plan.
+type Metered = (LimitId, Option<PlanName>, Mode, Arc<LimitMeters>);
+
 /// A running region.
 pub struct Region {
     /// Its name.
@@ -91,7 +94,7 @@ pub struct Region {
     pub data_dir: PathBuf,
     /// Region time of the start.
     pub started_at: Timestamp,
-    meters: ArcSwap<HashTable<(LimitId, Option<PlanName>, Mode, Arc<LimitMeters>)>>,
+    meters: ArcSwap<HashTable<Metered>>,
     hasher: RandomState,
     draining: AtomicBool,
     manual_set: AtomicBool,

@@ -74,10 +74,8 @@ async fn send(
             let read = stream.read(&mut buffer[filled..]).await.expect("an answer");
             assert!(read > 0, "the server closed the connection");
             filled += read;
-            if let Some(length) = answer_length(&buffer[..filled]) {
-                if filled >= length {
-                    break;
-                }
+            if answer_length(&buffer[..filled]).is_some_and(|length| filled >= length) {
+                break;
             }
         }
         answered.fetch_add(1, Ordering::Relaxed);

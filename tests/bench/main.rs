@@ -20,6 +20,9 @@ pub struct Row {
     pub wanted: &'static str,
 }
 
+/// One measurement, with the rows that it gives.
+type Bench = fn() -> Vec<Row>;
+
 fn main() {
     let wanted: Vec<String> = std::env::args()
         .skip(1)
@@ -28,7 +31,7 @@ fn main() {
     let runs = |name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
     };
-    let benches: [(&str, fn() -> Vec<Row>); 6] = [
+    let benches: [(&str, Bench); 6] = [
         ("http", http::against_bare),
         ("batch", http::batch_against_single),
         ("hot", http::hot_key_against_many),
