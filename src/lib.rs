@@ -52,7 +52,7 @@
 //!    input, clock step or overflow. `tests/laws/`, against oracles on exact rationals.
 //! 6. **Time never runs backwards in a decision.** `src/region/clock.rs`, `tests/api/clock.rs`.
 //! 7. **Everything is bounded**: keys, queues, batches, bodies, label sets, remembered answers; over a bound
-//!    there is a stated answer, and a live counter is never forgotten. `tests/laws/ledger.rs`.
+//!    there is a stated answer, and a live counter is never forgotten. `tests/laws/bounds.rs`.
 //! 8. **The answer tells the truth**: 429 only for a real refusal, 503 when it cannot decide, `degraded` when
 //!    the failure policy decided. `tests/api/failure.rs`.
 //! 9. **A refused write stores nothing; an acknowledged `sync` charge, keyed request or admin write is on

@@ -34,7 +34,11 @@ const GRACE: Span = Span::from_seconds(10);
 ///
 /// # Errors
 /// When the region cannot start, or cannot stop cleanly.
-pub async fn run(config: Config, clock: Clock, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn run(
+    config: Config,
+    clock: Clock,
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let check = bind("listen.check", config.listen.check).await?;
     let admin = bind("listen.admin", config.listen.admin).await?;
     let addresses = (check.local_addr()?, admin.local_addr()?);
@@ -43,10 +47,24 @@ pub async fn run(config: Config, clock: Clock, shutdown: impl Future<Output = ()
     let (stop, stopped) = watch::channel(false);
     let (stop_flush, flush_stopped) = watch::channel(false);
     timers::start(&region, &stopped);
-    let flusher = tokio::spawn(timers::flush_until(Arc::clone(&region), config.flush_interval, flush_stopped));
+    let flusher = tokio::spawn(timers::flush_until(
+        Arc::clone(&region),
+        config.flush_interval,
+        flush_stopped,
+    ));
     let serving = [
-        tokio::spawn(listener::serve(check, routes::router(Arc::clone(&region)), stopped.clone(), GRACE)),
-        tokio::spawn(listener::serve(admin, admin::router(Arc::clone(&region)), stopped.clone(), GRACE)),
+        tokio::spawn(listener::serve(
+            check,
+            routes::router(Arc::clone(&region)),
+            stopped.clone(),
+            GRACE,
+        )),
+        tokio::spawn(listener::serve(
+            admin,
+            admin::router(Arc::clone(&region)),
+            stopped.clone(),
+            GRACE,
+        )),
     ];
     println!("{}", ready_line(&config.region, addresses.0, addresses.1));
     tracing::info!(region = %config.region, check = %addresses.0, admin = %addresses.1, "serving");
@@ -61,15 +79,21 @@ pub async fn run(config: Config, clock: Clock, shutdown: impl Future<Output = ()
     }
     stop_flush.send_replace(true);
     flusher.await.context("the flusher broke off")?;
-    region.store.close().await.context("the store could not be closed in order")?;
+    region
+        .store
+        .close()
+        .await
+        .context("the store could not be closed in order")?;
     tracing::info!("stopped");
     Ok(())
 }
 
 async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{field} = \"{address}\" cannot be bound: choose a free address, or stop what uses it"))
+    TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "{field} = \"{address}\" cannot be bound: choose a free address, or stop what uses it"
+        )
+    })
 }
 
 /// The one line on standard output that says that a region serves: what starts it waits for this line.

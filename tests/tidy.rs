@@ -8,8 +8,18 @@ use std::path::PathBuf;
 
 /// Modules from the bottom to the top; a module imports only from those before it.
 const ORDER: [&str; 12] = [
-    "domain", "algorithm", "catalogue", "usage", "ledger", "store", "telemetry", "region", "http", "admin",
-    "server", "cli",
+    "domain",
+    "algorithm",
+    "catalogue",
+    "usage",
+    "ledger",
+    "store",
+    "telemetry",
+    "region",
+    "http",
+    "admin",
+    "server",
+    "cli",
 ];
 /// Modules without clock, randomness, input or output.
 const PURE: [&str; 5] = ["domain", "algorithm", "catalogue", "usage", "ledger"];
@@ -24,7 +34,10 @@ fn rust_files(below: &str) -> Vec<(PathBuf, String)> {
         for entry in fs::read_dir(&folder).expect("a folder of the project") {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
-                if path.file_name().is_some_and(|name| name != "target" && name != "corpus") {
+                if path
+                    .file_name()
+                    .is_some_and(|name| name != "target" && name != "corpus")
+                {
                     folders.push(path);
                 }
             } else if path.extension().is_some_and(|extension| extension == "rs") {
@@ -38,13 +51,16 @@ fn rust_files(below: &str) -> Vec<(PathBuf, String)> {
 }
 
 fn module_of(path: &Path) -> Option<String> {
-    let below = path.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).ok()?;
+    let below = path
+        .strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src"))
+        .ok()?;
     let first = below.components().next()?.as_os_str().to_str()?;
     Some(first.trim_end_matches(".rs").to_owned())
 }
 
 fn is_test(path: &Path) -> bool {
-    path.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
+    path.components()
+        .any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
 }
 
 /// The text before the unit tests of a file.
@@ -52,7 +68,7 @@ fn production(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod ").next().unwrap_or(text)
 }
 
-fn assert_none(faults: Vec<String>, what_to_do: &str) {
+fn assert_none(faults: &[String], what_to_do: &str) {
     assert!(faults.is_empty(), "{what_to_do}\n{}", faults.join("\n"));
 }
 
@@ -63,16 +79,25 @@ fn every_file_opens_with_why_it_exists() {
         .flat_map(rust_files)
         .filter(|(_, text)| !text.starts_with("//!"))
         .map(|(path, _)| path.display().to_string());
-    assert_none(faults.collect(), "begin these files with //! and what they are for:");
+    assert_none(
+        &faults.collect::<Vec<String>>(),
+        "begin these files with //! and what they are for:",
+    );
 }
 
 #[test]
 fn no_file_is_too_long_to_know() {
-    let faults = ["src", "tests"].into_iter().flat_map(rust_files).filter_map(|(path, text)| {
-        let lines = text.lines().count();
-        (lines > LINES_MAX).then(|| format!("{}: {lines} lines", path.display()))
-    });
-    assert_none(faults.collect(), "split these files by what they are about:");
+    let faults = ["src", "tests"]
+        .into_iter()
+        .flat_map(rust_files)
+        .filter_map(|(path, text)| {
+            let lines = text.lines().count();
+            (lines > LINES_MAX).then(|| format!("{}: {lines} lines", path.display()))
+        });
+    assert_none(
+        &faults.collect::<Vec<String>>(),
+        "split these files by what they are about:",
+    );
 }
 
 #[test]
@@ -80,18 +105,26 @@ fn imports_point_downwards() {
     let rank = |module: &str| ORDER.iter().position(|known| *known == module);
     let mut faults = Vec::new();
     for (path, text) in rust_files("src") {
-        let Some(own) = module_of(&path).and_then(|module| rank(&module)) else { continue };
+        let Some(own) = module_of(&path).and_then(|module| rank(&module)) else {
+            continue;
+        };
         for (number, line) in production(&text).lines().enumerate() {
             let code = line.split("//").next().unwrap_or(line);
             for used in code.split("crate::").skip(1) {
-                let module: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let module: String = used
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect();
                 if rank(&module).is_some_and(|used| used > own) {
                     faults.push(format!("{}:{}: uses {module}", path.display(), number + 1));
                 }
             }
         }
     }
-    assert_none(faults, "a module imports only from those below it; move the type down or pass the value in:");
+    assert_none(
+        &faults,
+        "a module imports only from those below it; move the type down or pass the value in:",
+    );
 }
 
 #[test]
@@ -99,13 +132,25 @@ fn every_module_has_its_place_in_the_order() {
     let faults = rust_files("src")
         .into_iter()
         .filter_map(|(path, _)| module_of(&path))
-        .filter(|module| !["lib", "main"].contains(&module.as_str()) && !ORDER.contains(&module.as_str()));
-    assert_none(faults.collect(), "give these modules a place in ORDER:");
+        .filter(|module| {
+            !["lib", "main"].contains(&module.as_str()) && !ORDER.contains(&module.as_str())
+        });
+    assert_none(
+        &faults.collect::<Vec<String>>(),
+        "give these modules a place in ORDER:",
+    );
 }
 
 #[test]
 fn only_the_clock_reads_time_and_only_entropy_draws() {
-    let clock = ["SystemTime::now", "Instant::now", "Timestamp::now(", "Zoned::now", "clock_gettime", "BOOTTIME"];
+    let clock = [
+        "SystemTime::now",
+        "Instant::now",
+        "Timestamp::now(",
+        "Zoned::now",
+        "clock_gettime",
+        "BOOTTIME",
+    ];
     let random = ["rand::", "thread_rng", "from_entropy", "OsRng"];
     let mut faults = Vec::new();
     for (path, text) in rust_files("src") {
@@ -122,7 +167,10 @@ fn only_the_clock_reads_time_and_only_entropy_draws() {
         };
         for (number, line) in production(&text).lines().enumerate() {
             let code = line.split("//").next().unwrap_or(line);
-            let found = clock.iter().chain(&random).find(|word| code.contains(**word));
+            let found = clock
+                .iter()
+                .chain(&random)
+                .find(|word| code.contains(**word));
             let is_own = name.ends_with("region/clock.rs") || name.ends_with("region/entropy.rs");
             if let Some(word) = found
                 && (!is_own || allowed.contains(word))
@@ -131,15 +179,19 @@ fn only_the_clock_reads_time_and_only_entropy_draws() {
             }
         }
     }
-    assert_none(faults, "take `now` and random values as arguments:");
+    assert_none(&faults, "take `now` and random values as arguments:");
 }
 
 #[test]
 fn pure_modules_neither_wait_nor_read_nor_write() {
-    let words = ["tokio::", "std::fs", "std::net", "std::io", "std::env", "async fn", ".await", "println!", "rusqlite"];
+    let words = [
+        "tokio::", "std::fs", "std::net", "std::io", "std::env", "async fn", ".await", "println!",
+        "rusqlite",
+    ];
     let mut faults = Vec::new();
     for (path, text) in rust_files("src") {
-        if is_test(&path) || !module_of(&path).is_some_and(|module| PURE.contains(&module.as_str())) {
+        if is_test(&path) || !module_of(&path).is_some_and(|module| PURE.contains(&module.as_str()))
+        {
             continue;
         }
         for (number, line) in production(&text).lines().enumerate() {
@@ -149,7 +201,7 @@ fn pure_modules_neither_wait_nor_read_nor_write() {
             }
         }
     }
-    assert_none(faults, "these modules are pure; do this in `region`:");
+    assert_none(&faults, "these modules are pure; do this in `region`:");
 }
 
 #[test]
@@ -163,11 +215,17 @@ fn no_import_is_a_glob() {
             }
         }
     }
-    assert_none(faults, "name what is imported:");
+    assert_none(&faults, "name what is imported:");
 }
 
 #[test]
 fn no_queue_is_unbounded() {
-    let faults = rust_files("src").into_iter().filter(|(_, text)| text.contains("unbounded")).map(|(path, _)| path.display().to_string());
-    assert_none(faults.collect(), "give these channels a bound:");
+    let faults = rust_files("src")
+        .into_iter()
+        .filter(|(_, text)| text.contains("unbounded"))
+        .map(|(path, _)| path.display().to_string());
+    assert_none(
+        &faults.collect::<Vec<String>>(),
+        "give these channels a bound:",
+    );
 }

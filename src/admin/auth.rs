@@ -47,8 +47,13 @@ impl Principal {
     /// The author of this principal's changes.
     pub fn author(&self) -> Author {
         match &self.tenant {
-            None => Author::Operator { token: self.token.clone() },
-            Some(tenant) => Author::Tenant { tenant: tenant.clone(), token: self.token.clone() },
+            None => Author::Operator {
+                token: self.token.clone(),
+            },
+            Some(tenant) => Author::Tenant {
+                tenant: tenant.clone(),
+                token: self.token.clone(),
+            },
         }
     }
 }
@@ -57,25 +62,47 @@ impl Principal {
 ///
 /// # Errors
 /// 401 for a missing or wrong token, 403 for one that does not reach.
-pub async fn authorize(region: &Region, headers: &HeaderMap, need: Need<'_>) -> Result<Principal, Problem> {
+pub async fn authorize(
+    region: &Region,
+    headers: &HeaderMap,
+    need: Need<'_>,
+) -> Result<Principal, Problem> {
     let Some(presented) = input::bearer(headers) else {
         return Err(access::unauthorized("send Authorization: Bearer and a token").await);
     };
-    if region.admin_token.as_ref().is_some_and(|secret| secret.matches(presented)) {
-        return Ok(Principal { token: "config".to_owned(), tenant: None });
+    if region
+        .admin_token
+        .as_ref()
+        .is_some_and(|secret| secret.matches(presented))
+    {
+        return Ok(Principal {
+            token: "config".to_owned(),
+            tenant: None,
+        });
     }
     let found = {
         let view = region.view();
-        view.token(&access::hash(presented), region.clock.now()).cloned()
+        view.token(&access::hash(presented), region.clock.now())
+            .cloned()
     };
     let Some(token) = found else {
         return Err(access::unauthorized("this token is not known here, or has ended").await);
     };
     if !allows(token.scope, token.tenant.as_ref(), need) {
-        return Err(Problem::new(403, Code::Forbidden, "this token may not do this"));
+        return Err(Problem::new(
+            403,
+            Code::Forbidden,
+            "this token may not do this",
+        ));
     }
-    let tenant = token.tenant.clone().filter(|_| token.scope == Scope::Tenant);
-    Ok(Principal { token: token.id.clone(), tenant })
+    let tenant = token
+        .tenant
+        .clone()
+        .filter(|_| token.scope == Scope::Tenant);
+    Ok(Principal {
+        token: token.id.clone(),
+        tenant,
+    })
 }
 
 fn allows(scope: Scope, own: Option<&TenantName>, need: Need<'_>) -> bool {
@@ -83,7 +110,9 @@ fn allows(scope: Scope, own: Option<&TenantName>, need: Need<'_>) -> bool {
         Scope::Admin => true,
         Scope::Read => matches!(need, Need::Read | Need::ReadTenant(_)),
         Scope::Tenant => match need {
-            Need::ReadTenant(tenant) | Need::Tenant(tenant) => own.is_some_and(|own| own.as_str() == tenant),
+            Need::ReadTenant(tenant) | Need::Tenant(tenant) => {
+                own.is_some_and(|own| own.as_str() == tenant)
+            }
             Need::Read | Need::Admin => false,
         },
         Scope::Check => false,
@@ -97,11 +126,24 @@ mod tests {
     #[test]
     fn each_scope_reaches_as_far_as_it_says() {
         let acme = TenantName::new("acme").unwrap();
-        let needs = [Need::Read, Need::ReadTenant("acme"), Need::Tenant("acme"), Need::ReadTenant("b"), Need::Tenant("b"), Need::Admin];
+        let needs = [
+            Need::Read,
+            Need::ReadTenant("acme"),
+            Need::Tenant("acme"),
+            Need::ReadTenant("b"),
+            Need::Tenant("b"),
+            Need::Admin,
+        ];
         let reach = |scope, tenant| needs.map(|need| allows(scope, tenant, need));
         assert_eq!(reach(Scope::Admin, None), [true; 6]);
-        assert_eq!(reach(Scope::Read, None), [true, true, false, true, false, false]);
-        assert_eq!(reach(Scope::Tenant, Some(&acme)), [false, true, true, false, false, false]);
+        assert_eq!(
+            reach(Scope::Read, None),
+            [true, true, false, true, false, false]
+        );
+        assert_eq!(
+            reach(Scope::Tenant, Some(&acme)),
+            [false, true, true, false, false, false]
+        );
         assert_eq!(reach(Scope::Check, Some(&acme)), [false; 6]);
     }
 }

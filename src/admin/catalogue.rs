@@ -31,7 +31,6 @@ use crate::region::state::Region;
 pub struct CatalogueDocument {
     /// Its version. In a PUT or PATCH: the version that must still be the one in force, as with `If-Match`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub version: Option<u64>,
     /// Its parts.
     #[serde(flatten)]

@@ -96,11 +96,11 @@ fn tenant_routes(router: OpenApiRouter<Arc<Region>>) -> OpenApiRouter<Arc<Region
 /// The router of the admin listener.
 pub fn router(region: Arc<Region>) -> Router {
     let (router, document) = described();
-    let document = document.to_json().unwrap_or_default();
+    let document = schema::served(&document);
     let router = router
         .route(
             "/openapi.json",
-            get(move || async move { http::json(200, document.into_bytes()) }),
+            get(move || async move { http::json(200, document) }),
         )
         .route(
             "/admin/v1/cluster/leader",

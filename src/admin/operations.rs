@@ -22,6 +22,7 @@ use utoipa::ToSchema;
 use crate::admin::auth;
 use crate::admin::auth::Need;
 use crate::domain::duration;
+use crate::domain::limit::AMOUNT_MAX;
 use crate::http::body;
 use crate::http::input;
 use crate::http::problem::Code;
@@ -55,8 +56,8 @@ pub struct ClusterStatus {
     pub catalogue_version: u64,
     /// Region time, in Unix milliseconds.
     pub time_ms: i64,
-    /// Since the start.
-    pub uptime_ms: u64,
+    /// When this process started, in Unix milliseconds.
+    pub started_ms: i64,
     /// Which start of this data directory it is.
     pub start: u32,
     /// Counters in memory.
@@ -86,7 +87,10 @@ pub struct ClusterStatus {
     security(("bearer" = [])),
     responses((status = 200, description = "How this region is", body = ClusterStatus), crate::admin::schema::AdminProblems)
 )]
-pub async fn cluster(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Json<ClusterStatus>, Problem> {
+pub async fn cluster(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+) -> Result<Json<ClusterStatus>, Problem> {
     auth::authorize(&region, &headers, Need::Read).await?;
     let (store, store_failed_since_ms) = match region.store.health() {
         Health::Ok => ("ok".to_owned(), None),
@@ -100,7 +104,7 @@ pub async fn cluster(State(region): State<Arc<Region>>, headers: HeaderMap) -> R
         draining: region.is_draining(),
         catalogue_version: region.view().version(),
         time_ms: now.as_unix_ms(),
-        uptime_ms: region.uptime.elapsed().as_ms_ceil(),
+        started_ms: region.started_at.as_unix_ms(),
         start: region.ledger.start(),
         counters: region.ledger.keys(),
         refused_keys: region.ledger.refused_keys(),
@@ -152,15 +156,25 @@ pub async fn rejections(
 ) -> Result<Json<RejectionsAnswer>, Problem> {
     let wanted: Result<RejectionsQuery, Problem> = input::query(raw.as_deref());
     // Who may not ask learns nothing of what was wrong with the question.
-    let tenant = wanted.as_ref().ok().and_then(|wanted| wanted.tenant.as_deref());
-    auth::authorize(&region, &headers, tenant.map_or(Need::Read, Need::ReadTenant)).await?;
+    let tenant = wanted
+        .as_ref()
+        .ok()
+        .and_then(|wanted| wanted.tenant.as_deref());
+    auth::authorize(
+        &region,
+        &headers,
+        tenant.map_or(Need::Read, Need::ReadTenant),
+    )
+    .await?;
     let wanted = wanted?;
     let wanted = Wanted {
         tenant: wanted.tenant.as_deref(),
         limit: wanted.limit.as_deref(),
         key: wanted.key.as_deref(),
     };
-    Ok(Json(RejectionsAnswer { rejections: region.rejections.newest(&wanted, REJECTIONS_MAX) }))
+    Ok(Json(RejectionsAnswer {
+        rejections: region.rejections.newest(&wanted, REJECTIONS_MAX),
+    }))
 }
 
 /// Which part of the audit is asked for.
@@ -169,7 +183,7 @@ pub async fn rejections(
 #[into_params(parameter_in = Query)]
 pub struct AuditQuery {
     /// Changes after this index.
-    #[param(nullable = false)]
+    #[param(nullable = false, maximum = 9_007_199_254_740_991_u64)]
     after: Option<u64>,
     /// At most so many; 1000 at most.
     #[param(nullable = false, minimum = 1, maximum = 1000)]
@@ -220,13 +234,24 @@ pub async fn audit(
         return Err(Problem::malformed("page_size: 1 to 1000"));
     }
     let after = wanted.after.unwrap_or(0);
-    let rows = region.store.audit(after.min(i64::MAX.unsigned_abs()), page_size).await;
-    let rows = rows.map_err(|error| Problem::unavailable(format!("the audit cannot be read: {error}")))?;
+    if after > AMOUNT_MAX {
+        return Err(Problem::malformed(
+            "after: an integer up to 9007199254740991",
+        ));
+    }
+    let rows = region.store.audit(after, page_size).await;
+    let rows =
+        rows.map_err(|error| Problem::unavailable(format!("the audit cannot be read: {error}")))?;
     let full = rows.len() >= usize::try_from(page_size).unwrap_or(usize::MAX);
     let next = rows.last().filter(|_| full).map(|row| row.index);
     let audit = rows
         .into_iter()
-        .map(|row| AuditEntry { index: row.index, at_ms: row.at.as_unix_ms(), author: row.author, summary: row.summary })
+        .map(|row| AuditEntry {
+            index: row.index,
+            at_ms: row.at.as_unix_ms(),
+            author: row.author,
+            summary: row.summary,
+        })
         .collect();
     Ok(Json(AuditAnswer { audit, next }))
 }
@@ -248,7 +273,10 @@ pub struct DrainAnswer {
     security(("bearer" = [])),
     responses((status = 200, description = "/readyz now says no", body = DrainAnswer), crate::admin::schema::AdminProblems)
 )]
-pub async fn drain(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Json<DrainAnswer>, Problem> {
+pub async fn drain(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+) -> Result<Json<DrainAnswer>, Problem> {
     set_draining(&region, &headers, true).await
 }
 
@@ -260,18 +288,28 @@ pub async fn drain(State(region): State<Arc<Region>>, headers: HeaderMap) -> Res
     security(("bearer" = [])),
     responses((status = 200, description = "/readyz says yes again", body = DrainAnswer), crate::admin::schema::AdminProblems)
 )]
-pub async fn resume(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Json<DrainAnswer>, Problem> {
+pub async fn resume(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+) -> Result<Json<DrainAnswer>, Problem> {
     set_draining(&region, &headers, false).await
 }
 
-async fn set_draining(region: &Region, headers: &HeaderMap, draining: bool) -> Result<Json<DrainAnswer>, Problem> {
+async fn set_draining(
+    region: &Region,
+    headers: &HeaderMap,
+    draining: bool,
+) -> Result<Json<DrainAnswer>, Problem> {
     auth::authorize(region, headers, Need::Admin).await?;
     region.set_draining(draining);
     if draining {
         region.flush_now().await;
     }
     tracing::info!(draining, "asked by the admin API");
-    Ok(Json(DrainAnswer { region: region.name.to_string(), draining }))
+    Ok(Json(DrainAnswer {
+        region: region.name.to_string(),
+        draining,
+    }))
 }
 
 /// A fault to inject.
@@ -301,12 +339,18 @@ pub struct FaultsAnswer {
     pub faults: Vec<Fault>,
 }
 
-async fn faults_allowed(region: &Region, headers: &HeaderMap, need: Need<'_>) -> Result<(), Problem> {
+async fn faults_allowed(
+    region: &Region,
+    headers: &HeaderMap,
+    need: Need<'_>,
+) -> Result<(), Problem> {
     auth::authorize(region, headers, need).await?;
     if region.faults_enabled {
         return Ok(());
     }
-    Err(Problem::not_found("faults are off here: set faults.enabled = true to inject some"))
+    Err(Problem::not_found(
+        "faults are off here: set faults.enabled = true to inject some",
+    ))
 }
 
 /// The faults that run.
@@ -317,9 +361,14 @@ async fn faults_allowed(region: &Region, headers: &HeaderMap, need: Need<'_>) ->
     security(("bearer" = [])),
     responses((status = 200, description = "Those that run", body = FaultsAnswer), crate::admin::schema::AdminProblems)
 )]
-pub async fn faults(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Json<FaultsAnswer>, Problem> {
+pub async fn faults(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+) -> Result<Json<FaultsAnswer>, Problem> {
     faults_allowed(&region, &headers, Need::Read).await?;
-    Ok(Json(FaultsAnswer { faults: region.faults.list() }))
+    Ok(Json(FaultsAnswer {
+        faults: region.faults.list(),
+    }))
 }
 
 /// Inject a fault; it ends by itself.
@@ -339,17 +388,27 @@ pub async fn begin_fault(
     faults_allowed(&region, &headers, Need::Admin).await?;
     let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
     let wanted: FaultRequest = body::parse(&bytes)?;
-    let ttl = duration::parse(&wanted.ttl).map_err(|error| Problem::malformed(format!("ttl: {error}")))?;
+    let ttl = duration::parse(&wanted.ttl)
+        .map_err(|error| Problem::malformed(format!("ttl: {error}")))?;
     if ttl.is_zero() || ttl > TTL_MAX {
         return Err(Problem::malformed("ttl: more than 0s and at most 15m"));
     }
     match wanted.kind {
         FaultKind::Partition | FaultKind::Latency | FaultKind::Loss => {
-            return Err(Problem::new(422, Code::Invalid, "kind: faults between regions are not available in this build"));
+            return Err(Problem::new(
+                422,
+                Code::Invalid,
+                "kind: faults between regions are not available in this build",
+            ));
         }
         FaultKind::ClockOffset => {
-            if !wanted.offset_ms.is_some_and(|ms| (-OFFSET_MS_MAX..=OFFSET_MS_MAX).contains(&ms)) {
-                return Err(Problem::malformed("offset_ms: say how far the clock is off, at most a day"));
+            if !wanted
+                .offset_ms
+                .is_some_and(|ms| (-OFFSET_MS_MAX..=OFFSET_MS_MAX).contains(&ms))
+            {
+                return Err(Problem::malformed(
+                    "offset_ms: say how far the clock is off, at most a day",
+                ));
             }
         }
         FaultKind::StoreErrors | FaultKind::StoreFull => {
@@ -359,12 +418,20 @@ pub async fn begin_fault(
         }
     }
     if wanted.peer.is_some() || wanted.direction.is_some() {
-        return Err(Problem::malformed("peer, direction: belong to faults between regions"));
+        return Err(Problem::malformed(
+            "peer, direction: belong to faults between regions",
+        ));
     }
-    let begun = region.begin_fault(wanted.kind, wanted.offset_ms, ttl, region.clock.now()).await;
+    let begun = region
+        .begin_fault(wanted.kind, wanted.offset_ms, ttl, region.clock.now())
+        .await;
     match begun {
         Ok(Some(fault)) => Ok(Json(fault)),
-        Ok(None) => Err(Problem::new(422, Code::Invalid, "as many faults run as may; end some first")),
+        Ok(None) => Err(Problem::new(
+            422,
+            Code::Invalid,
+            "as many faults run as may; end some first",
+        )),
         Err(error) => Err(Problem::unavailable(error.to_string())),
     }
 }
@@ -428,7 +495,9 @@ pub async fn clock(
 ) -> Result<Json<ClockAnswer>, Problem> {
     auth::authorize(&region, &headers, Need::Admin).await?;
     if !region.clock.is_manual() {
-        return Err(Problem::not_found("the clock is the real one; start with --manual-clock to move it"));
+        return Err(Problem::not_found(
+            "the clock is the real one; start with --manual-clock to move it",
+        ));
     }
     let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
     let wanted: ClockRequest = body::parse(&bytes)?;
@@ -439,7 +508,9 @@ pub async fn clock(
     };
     let now = moved.map_err(|error| Problem::malformed(error.to_string()))?;
     region.note_clock_set();
-    Ok(Json(ClockAnswer { unix_ms: now.as_unix_ms() }))
+    Ok(Json(ClockAnswer {
+        unix_ms: now.as_unix_ms(),
+    }))
 }
 
 /// All metrics, as Prometheus text or, when asked for, OpenMetrics.
@@ -452,16 +523,29 @@ pub async fn clock(
         (status = 401, description = "The metrics token is wanted", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn metrics(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Response<Body>, Problem> {
+pub async fn metrics(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, Problem> {
     if let Some(token) = &region.metrics_token
         && !input::bearer(&headers).is_some_and(|presented| token.matches(presented))
     {
-        return Err(crate::http::access::unauthorized("send Authorization: Bearer and the metrics token").await);
+        return Err(crate::http::access::unauthorized(
+            "send Authorization: Bearer and the metrics token",
+        )
+        .await);
     }
     region.measure();
-    let format = Format::accepted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
+    let format = Format::accepted(
+        headers
+            .get(header::ACCEPT)
+            .and_then(|accept| accept.to_str().ok()),
+    );
     let mut response = Response::new(Body::from(region.metrics.render(format)));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static(format.content_type()),
+    );
     Ok(response)
 }
 
@@ -476,16 +560,27 @@ pub async fn metrics(State(region): State<Arc<Region>>, headers: HeaderMap) -> R
         crate::admin::schema::AdminProblems,
     )
 )]
-pub async fn backup(State(region): State<Arc<Region>>, headers: HeaderMap) -> Result<Response<Body>, Problem> {
+pub async fn backup(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, Problem> {
     auth::authorize(&region, &headers, Need::Admin).await?;
-    let failed = |error: String| Problem::unavailable(format!("the backup could not be made: {error}"));
+    let failed =
+        |error: String| Problem::unavailable(format!("the backup could not be made: {error}"));
     if !region.flush_now().await {
-        return Err(failed("the store cannot be written at the moment".to_owned()));
+        return Err(failed(
+            "the store cannot be written at the moment".to_owned(),
+        ));
     }
-    let path = region.data_dir.join(format!("backup-{:016x}.tmp", crate::region::entropy::bits64()));
+    let path = region.data_dir.join(format!(
+        "backup-{:016x}.tmp",
+        crate::region::entropy::bits64()
+    ));
     let made = region.store.backup(&path).await;
     let opened = match made {
-        Ok(_) => tokio::fs::File::open(&path).await.map_err(|error| error.to_string()),
+        Ok(_) => tokio::fs::File::open(&path)
+            .await
+            .map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };
     // The open file stays readable after its name is gone, and nothing is left behind if the caller goes.
@@ -508,15 +603,26 @@ pub async fn backup(State(region): State<Arc<Region>>, headers: HeaderMap) -> Re
     });
     let mut response = Response::new(Body::from_stream(chunks));
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
 
 /// What needs several regions.
-pub async fn not_in_this_build(State(region): State<Arc<Region>>, headers: HeaderMap) -> Response<Body> {
+pub async fn not_in_this_build(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+) -> Response<Body> {
     if let Err(problem) = auth::authorize(&region, &headers, Need::Admin).await {
         return problem.into_response();
     }
-    Problem::new(422, Code::Invalid, "regions are not joined: this is not available in this build").into_response()
+    Problem::new(
+        422,
+        Code::Invalid,
+        "regions are not joined: this is not available in this build",
+    )
+    .into_response()
 }

@@ -52,11 +52,11 @@ pub struct TokenRequest {
     /// What it may do.
     pub scope: Scope,
     /// Whose it is: needed for `tenant`, narrows `check`.
-    #[schema(nullable = false, min_length = 1, max_length = 128)]
+    #[schema(min_length = 1, max_length = 128)]
     pub tenant: Option<String>,
     /// When it ends by itself.
     #[serde(default, with = "instant")]
-    #[schema(value_type = Option<String>, nullable = false, format = DateTime, example = "2027-01-01T00:00:00Z")]
+    #[schema(value_type = Option<String>, format = DateTime, example = "2027-01-01T00:00:00Z")]
     pub expires_at: Option<Timestamp>,
 }
 

@@ -189,10 +189,9 @@ fn result_lines(body: &Value, columns: &[&str]) -> String {
         output::cell(column, result.get(column).unwrap_or(&Value::Null))
     };
     let line = |result: &Value| shown.iter().map(|column| cell(result, column)).collect();
-    output::aligned(
-        shown.iter().map(title).collect(),
-        results.iter().map(line).collect(),
-    )
+    let header: Vec<String> = shown.iter().map(title).collect();
+    let lines: Vec<Vec<String>> = results.iter().map(line).collect();
+    output::aligned(&header, &lines)
 }
 
 /// Use for people: how the limit stands, then which region has counted how much.
@@ -203,9 +202,10 @@ fn use_lines(body: &Value) -> String {
         let lines = regions
             .iter()
             .map(|(region, used)| vec![region.clone(), output::cell("", used)]);
-        let header = ["REGION", "USED"].map(str::to_owned).to_vec();
+        let lines: Vec<Vec<String>> = lines.collect();
+        let header = ["REGION", "USED"].map(str::to_owned);
         out.push('\n');
-        out.push_str(&output::aligned(header, lines.collect()));
+        out.push_str(&output::aligned(&header, &lines));
     }
     out
 }

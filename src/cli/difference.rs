@@ -50,7 +50,7 @@ impl fmt::Display for Difference {
             (None, Some(after)) => write!(f, "+ {path} = {}", inline(after))?,
             (Some(before), None) => write!(f, "- {path} = {}", inline(before))?,
             (Some(before), Some(after)) => {
-                write!(f, "~ {path}: {} -> {}", inline(before), inline(after))?
+                write!(f, "~ {path}: {} -> {}", inline(before), inline(after))?;
             }
             (None, None) => write!(f, "  {path}")?,
         }

@@ -18,6 +18,9 @@ use super::apply;
 use super::catalogue_file::CatalogueFile;
 use super::client;
 use super::limit_flags::LimitFlags;
+use super::limit_table;
+use super::output;
+use super::output::OutputFormat;
 
 /// Arguments of `limits`.
 #[derive(Debug, Args)]
@@ -123,16 +126,7 @@ impl LimitName {
 /// Runs `limits`.
 pub async fn limits(session: &Session, args: LimitsArgs) -> anyhow::Result<Outcome> {
     match args.command {
-        LimitsCommand::List { tenant: None } => {
-            session.list(&["admin", "v1", "limits"], None).await
-        }
-        LimitsCommand::List {
-            tenant: Some(tenant),
-        } => {
-            session
-                .list(&["admin", "v1", "tenants", &tenant, "limits"], None)
-                .await
-        }
+        LimitsCommand::List { tenant } => list_limits(session, tenant.as_deref()).await,
         LimitsCommand::Get(name) => {
             let (path, query) = name.route()?;
             get(session, &path, &query).await
@@ -151,6 +145,19 @@ pub async fn limits(session: &Session, args: LimitsArgs) -> anyhow::Result<Outco
             outcome.map_err(|error| name.explain(error))
         }
     }
+}
+
+async fn list_limits(session: &Session, tenant: Option<&str>) -> anyhow::Result<Outcome> {
+    let path = match tenant {
+        None => vec!["admin", "v1", "limits"],
+        Some(tenant) => vec!["admin", "v1", "tenants", tenant, "limits"],
+    };
+    let limits = session.client.list(&path, None).await?;
+    match session.output {
+        OutputFormat::Json => output::show(OutputFormat::Json, &Value::Array(limits))?,
+        OutputFormat::Table => output::print(&limit_table::lines(&limits))?,
+    }
+    Ok(Outcome::Done)
 }
 
 /// Arguments of `plans`.

@@ -17,6 +17,7 @@ pub mod dev;
 pub mod difference;
 pub mod items;
 pub mod limit_flags;
+pub mod limit_table;
 pub mod operate;
 pub mod output;
 pub mod serve;
@@ -157,7 +158,7 @@ fn run(cli: Cli) -> anyhow::Result<Outcome> {
     let g = &global;
     match command {
         Command::Serve(args) => serve::serve(args, global.log_format),
-        Command::Dev(args) => dev::dev(args, global.log_format),
+        Command::Dev(args) => dev::dev(&args, global.log_format),
         Command::CheckConfig(args) => serve::check_config(args),
         Command::Restore(args) => operate::restore(&args),
         Command::Completions(args) => operate::completions(&args),

@@ -1,7 +1,7 @@
 //! How answers are written: as JSON, or for people.
 //!
 //! The form for people is made from the answer itself: single values as aligned lines, lists of objects as
-//! tables. Names tell what a number is: `…_after_ms`, `delay_ms`, `staleness_ms` and `uptime_ms` are lengths
+//! tables. Names tell what a number is: `…_after_ms`, `delay_ms` and `staleness_ms` are lengths
 //! of time, every other `…_ms` is an instant.
 
 use std::io::Write;
@@ -163,7 +163,7 @@ fn table_of(rows: &[&Map<String, Value>]) -> String {
         rows.iter()
             .any(|row| row.get(*column).is_some_and(|value| !value.is_null()))
     });
-    let header = columns.iter().map(|column| column_title(column)).collect();
+    let header: Vec<String> = columns.iter().map(|column| column_title(column)).collect();
     let line = |row: &&Map<String, Value>| {
         columns
             .iter()
@@ -173,7 +173,8 @@ fn table_of(rows: &[&Map<String, Value>]) -> String {
             })
             .collect()
     };
-    aligned(header, rows.iter().map(line).collect())
+    let lines: Vec<Vec<String>> = rows.iter().map(line).collect();
+    aligned(&header, &lines)
 }
 
 fn column_title(column: &str) -> String {
@@ -181,8 +182,8 @@ fn column_title(column: &str) -> String {
 }
 
 /// A header and lines in columns of even width.
-pub fn aligned(header: Vec<String>, lines: Vec<Vec<String>>) -> String {
-    let all = || std::iter::once(&header).chain(&lines);
+pub fn aligned(header: &[String], lines: &[Vec<String>]) -> String {
+    let all = || std::iter::once(header).chain(lines.iter().map(Vec::as_slice));
     let width = |column: usize| {
         all()
             .filter_map(|line| line.get(column))
@@ -208,6 +209,7 @@ pub fn aligned(header: Vec<String>, lines: Vec<Vec<String>>) -> String {
 pub fn cell(name: &str, value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
+        Value::Array(items) if items.is_empty() => "-".to_owned(),
         Value::String(text) => printable(text),
         Value::Number(number) => match number.as_i64().filter(|_| name.ends_with("_ms")) {
             Some(ms) if is_length(name) => length(ms),
@@ -249,7 +251,7 @@ fn printable(text: &str) -> String {
 
 fn is_length(name: &str) -> bool {
     name.ends_with("_after_ms")
-        || matches!(name, "delay_ms" | "staleness_ms" | "uptime_ms")
+        || matches!(name, "delay_ms" | "staleness_ms")
         || name.ends_with("_offset_ms")
 }
 
@@ -354,6 +356,6 @@ items:
   a-long-name  5      -
 ";
         assert_eq!(describe(&value), text);
-        assert_eq!(describe(&json!({ "items": [] })), "items  \n");
+        assert_eq!(describe(&json!({ "items": [] })), "items  -\n");
     }
 }

@@ -100,7 +100,7 @@ fn shown_once(session: &Session, body: &Value) -> anyhow::Result<Outcome> {
             eprintln!("keep the token: it cannot be shown again");
         }
         (OutputFormat::Json, _) | (OutputFormat::Table, None) => {
-            output::show(session.output, body)?
+            output::show(session.output, body)?;
         }
     }
     Ok(Outcome::Done)

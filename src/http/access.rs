@@ -43,7 +43,11 @@ impl Caller {
         if self.owns(tenant) {
             return Ok(());
         }
-        Err(Problem::new(403, Code::Forbidden, "this token is another tenant's"))
+        Err(Problem::new(
+            403,
+            Code::Forbidden,
+            "this token is another tenant's",
+        ))
     }
 
     /// Whether what belongs to `tenant` is the caller's to see.
@@ -82,7 +86,11 @@ pub async fn caller(region: &Region, headers: &HeaderMap) -> Result<Caller, Prob
         Some((Scope::Check, tenant)) => tenant,
         _ if region.check_auth == CheckAuth::Open => None,
         Some((Scope::Read | Scope::Tenant, _)) => {
-            return Err(Problem::new(403, Code::Forbidden, "this token is not of scope check"));
+            return Err(Problem::new(
+                403,
+                Code::Forbidden,
+                "this token is not of scope check",
+            ));
         }
         None => return Err(unauthorized("this token is not known here, or has ended").await),
     };
@@ -91,10 +99,20 @@ pub async fn caller(region: &Region, headers: &HeaderMap) -> Result<Caller, Prob
 
 /// The scope and tenant of a token, if it is known and has not ended.
 fn scope_of(region: &Region, presented: &str) -> Option<(Scope, Option<String>)> {
-    if region.admin_token.as_ref().is_some_and(|secret| secret.matches(presented)) {
+    if region
+        .admin_token
+        .as_ref()
+        .is_some_and(|secret| secret.matches(presented))
+    {
         return Some((Scope::Admin, None));
     }
     let view = region.view();
     let token = view.token(&hash(presented), region.clock.now())?;
-    Some((token.scope, token.tenant.as_ref().map(|tenant| tenant.as_str().to_owned())))
+    Some((
+        token.scope,
+        token
+            .tenant
+            .as_ref()
+            .map(|tenant| tenant.as_str().to_owned()),
+    ))
 }

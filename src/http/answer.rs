@@ -28,7 +28,8 @@ use crate::ledger::check::ItemOutcome;
 use crate::region::config::HeaderStyles;
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -205,8 +206,16 @@ pub fn status(judged: &[Judged<'_>]) -> u16 {
 /// Writes an answer.
 pub fn render(judged: &[Judged<'_>], frame: &Frame<'_>) -> Rendered {
     let status = status(judged);
-    let mut rendered = Rendered { status, headers: SmallVec::new(), body: Vec::with_capacity(512) };
-    let delay = judged.iter().map(|item| item.outcome.delay).max().unwrap_or(Span::ZERO);
+    let mut rendered = Rendered {
+        status,
+        headers: SmallVec::new(),
+        body: Vec::with_capacity(512),
+    };
+    let delay = judged
+        .iter()
+        .map(|item| item.outcome.delay)
+        .max()
+        .unwrap_or(Span::ZERO);
     let mut answer = CheckAnswer {
         kind: None,
         title: None,
@@ -215,18 +224,30 @@ pub fn render(judged: &[Judged<'_>], frame: &Frame<'_>) -> Rendered {
         violated_policies: None,
         hold: frame.hold.map(|(id, _)| id),
         expires_ms: frame.hold.map(|(_, end)| end.as_unix_ms()),
-        decision: if status == 200 { Decision::Allow } else { Decision::Deny },
+        decision: if status == 200 {
+            Decision::Allow
+        } else {
+            Decision::Deny
+        },
         region: frame.region,
         delay_ms: if status == 200 { delay.as_ms_ceil() } else { 0 },
         results: judged.iter().map(ItemAnswer::new).collect(),
     };
     if status == 200 {
-        rendered.headers.push((header::CONTENT_TYPE, HeaderValue::from_static("application/json")));
+        rendered.headers.push((
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        ));
     } else {
         refuse(judged, status, &mut answer);
-        rendered.headers.push((header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json")));
+        rendered.headers.push((
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        ));
         if let Some(seconds) = retry_after_seconds(judged) {
-            rendered.headers.push((header::RETRY_AFTER, HeaderValue::from(seconds)));
+            rendered
+                .headers
+                .push((header::RETRY_AFTER, HeaderValue::from(seconds)));
         }
     }
     // Writing integers and texts to memory cannot fail.
@@ -239,9 +260,15 @@ pub fn render(judged: &[Judged<'_>], frame: &Frame<'_>) -> Rendered {
 }
 
 /// The headers that tell how one limit stands, for an answer that is no decision.
-pub fn standing_headers(judged: &Judged<'_>, frame: &Frame<'_>) -> SmallVec<[(HeaderName, HeaderValue); 8]> {
+pub fn standing_headers(
+    judged: &Judged<'_>,
+    frame: &Frame<'_>,
+) -> SmallVec<[(HeaderName, HeaderValue); 8]> {
     let mut headers = SmallVec::new();
-    headers.push((header::CONTENT_TYPE, HeaderValue::from_static("application/json")));
+    headers.push((
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    ));
     if !judged.limit.unlimited {
         limit_headers(judged, frame, &mut headers);
     }
@@ -249,14 +276,17 @@ pub fn standing_headers(judged: &Judged<'_>, frame: &Frame<'_>) -> SmallVec<[(He
 }
 
 fn refuse<'a>(judged: &[Judged<'a>], status: u16, answer: &mut CheckAnswer<'a>) {
-    let refused = judged.iter().filter(|item| item.outcome.decision == Decision::Deny);
+    let refused = judged
+        .iter()
+        .filter(|item| item.outcome.decision == Decision::Deny);
     answer.status = Some(status);
     if status == 429 {
         answer.kind = Some(QUOTA_EXCEEDED);
         answer.title = Some("Request cannot be satisfied as assigned quota has been exceeded");
     } else {
         answer.kind = Some(REDUCED_CAPACITY);
-        answer.title = Some("Request cannot be satisfied due to temporary server capacity constraints");
+        answer.title =
+            Some("Request cannot be satisfied due to temporary server capacity constraints");
     }
     let mut detail = String::new();
     for item in refused.clone() {
@@ -273,7 +303,11 @@ fn refuse<'a>(judged: &[Judged<'a>], status: u16, answer: &mut CheckAnswer<'a>) 
                 item.limit.rule.quota()
             ),
             Some(Reason::Unavailable) => {
-                write!(detail, "limit {}: this region cannot keep counts at the moment", item.limit.name)
+                write!(
+                    detail,
+                    "limit {}: this region cannot keep counts at the moment",
+                    item.limit.name
+                )
             }
             Some(Reason::OutcomeUnknown) => write!(
                 detail,
@@ -298,7 +332,10 @@ fn refuse<'a>(judged: &[Judged<'a>], status: u16, answer: &mut CheckAnswer<'a>) 
 /// can never pass.
 fn retry_after_seconds(judged: &[Judged<'_>]) -> Option<u64> {
     let mut longest = Span::ZERO;
-    for item in judged.iter().filter(|item| item.outcome.decision == Decision::Deny) {
+    for item in judged
+        .iter()
+        .filter(|item| item.outcome.decision == Decision::Deny)
+    {
         longest = longest.max(item.outcome.retry_after?);
     }
     Some(longest.as_seconds_ceil().max(1))
@@ -310,7 +347,11 @@ fn tightest<'a, 'b>(judged: &'b [Judged<'a>], status: u16) -> Option<&'b Judged<
         // Shadow limits stand back behind those that can refuse.
         return limited.min_by_key(|item| {
             let further = item.outcome.standing.remaining / item.cost.max(1);
-            (!item.limit.enforce, further, std::cmp::Reverse(item.outcome.standing.reset_after))
+            (
+                !item.limit.enforce,
+                further,
+                std::cmp::Reverse(item.outcome.standing.reset_after),
+            )
         });
     }
     limited
@@ -321,9 +362,9 @@ fn tightest<'a, 'b>(judged: &'b [Judged<'a>], status: u16) -> Option<&'b Judged<
 /// The length that `w` tells, in whole seconds.
 fn window_seconds(item: &Judged<'_>) -> Option<u64> {
     let length = match &item.limit.rule {
-        Rule::FixedWindow { window, .. } | Rule::SlidingWindow { window, .. } | Rule::SlidingLog { window, .. } => {
-            *window
-        }
+        Rule::FixedWindow { window, .. }
+        | Rule::SlidingWindow { window, .. }
+        | Rule::SlidingLog { window, .. } => *window,
         Rule::CalendarWindow { .. } => item.outcome.calendar_length?,
         Rule::TokenBucket { .. } | Rule::LeakyBucket { .. } => {
             crate::ledger::counter::flow(&item.limit.rule)?.time_to_refill()
@@ -333,7 +374,11 @@ fn window_seconds(item: &Judged<'_>) -> Option<u64> {
     Some(length.as_seconds_ceil().max(1))
 }
 
-fn limit_headers(item: &Judged<'_>, frame: &Frame<'_>, headers: &mut SmallVec<[(HeaderName, HeaderValue); 8]>) {
+fn limit_headers(
+    item: &Judged<'_>,
+    frame: &Frame<'_>,
+    headers: &mut SmallVec<[(HeaderName, HeaderValue); 8]>,
+) {
     let standing = &item.outcome.standing;
     let quota = item.limit.rule.quota();
     let reset_seconds = standing.reset_after.as_seconds_ceil();
@@ -349,7 +394,11 @@ fn limit_headers(item: &Judged<'_>, frame: &Frame<'_>, headers: &mut SmallVec<[(
         }
         push(headers, RATELIMIT_POLICY, &text);
         text.clear();
-        let _ = write!(text, "\"{name}\";r={};t={reset_seconds}", standing.remaining);
+        let _ = write!(
+            text,
+            "\"{name}\";r={};t={reset_seconds}",
+            standing.remaining
+        );
         push(headers, RATELIMIT, &text);
     }
     if frame.styles.github {
@@ -374,7 +423,8 @@ fn push(headers: &mut SmallVec<[(HeaderName, HeaderValue); 8]>, name: HeaderName
 impl From<Rendered> for Response<Body> {
     fn from(rendered: Rendered) -> Self {
         let mut response = Response::new(Body::from(rendered.body));
-        *response.status_mut() = StatusCode::from_u16(rendered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        *response.status_mut() =
+            StatusCode::from_u16(rendered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         headers.reserve(rendered.headers.len() + 1);
         for (name, value) in rendered.headers {

@@ -97,13 +97,17 @@ impl<'de> Deserialize<'de> for Amount {
 }
 
 /// A field that is absent or right, but never null.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
 fn present_span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Span>, D::Error> {
     let text = Text::deserialize(deserializer)?;
-    duration::parse(text.as_str()).map(Some).map_err(D::Error::custom)
+    duration::parse(text.as_str())
+        .map(Some)
+        .map_err(D::Error::custom)
 }
 
 /// A JSON object, and nothing else: the library would take an array of the fields' values too.
@@ -153,7 +157,10 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T,
                 write!(f, "a list of 1 to {MAX}")
             }
 
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> Result<Self::Value, A::Error> {
                 let mut items = Vec::new();
                 while let Some(item) = list.next_element()? {
                     if items.len() == MAX {
@@ -179,7 +186,10 @@ pub struct Keys<'a>(pub Vec<(Text<'a>, Text<'a>)>);
 impl Keys<'_> {
     /// The key of a kind.
     pub fn get(&self, kind: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known.as_str() == kind).map(|(_, key)| key.as_str())
+        self.0
+            .iter()
+            .find(|(known, _)| known.as_str() == kind)
+            .map(|(_, key)| key.as_str())
     }
 }
 
@@ -198,7 +208,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Keys<'a> {
                 let mut keys: Vec<(Text<'de>, Text<'de>)> = Vec::new();
                 while let Some((kind, key)) = map.next_entry::<Text<'de>, Text<'de>>()? {
                     if keys.iter().any(|(known, _)| *known == kind) {
-                        return Err(A::Error::custom(format_args!("duplicate field `{}`", kind.as_str())));
+                        return Err(A::Error::custom(format_args!(
+                            "duplicate field `{}`",
+                            kind.as_str()
+                        )));
                     }
                     if keys.len() == 64 {
                         return Err(A::Error::invalid_length(65, &self));
@@ -294,7 +307,13 @@ impl<'a> CheckBody<'a> {
             digest.update(bytes);
         };
         text(Some(&self.tenant));
-        for field in [&self.limit, &self.key, &self.action, &self.endpoint, &self.ip] {
+        for field in [
+            &self.limit,
+            &self.key,
+            &self.action,
+            &self.endpoint,
+            &self.ip,
+        ] {
             text(field.as_ref());
         }
         for (kind, key) in self.keys.iter().flat_map(|keys| &keys.0) {
@@ -305,12 +324,20 @@ impl<'a> CheckBody<'a> {
             text(Some(&check.limit));
             text(check.key.as_ref());
         }
-        let costs = self.checks.iter().flat_map(|checks| &checks.0).map(|check| check.cost);
+        let costs = self
+            .checks
+            .iter()
+            .flat_map(|checks| &checks.0)
+            .map(|check| check.cost);
         for cost in std::iter::once(self.cost).chain(costs) {
             digest.update(cost.map_or(u64::MAX, |cost| cost.0).to_be_bytes());
         }
         digest.update(self.ttl.map_or(u64::MAX, Span::as_nanos).to_be_bytes());
-        digest.finalize().iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte))
+        digest
+            .finalize()
+            .iter()
+            .take(16)
+            .fold(0, |sum, byte| sum << 8 | u128::from(*byte))
     }
 
     /// Which of the three forms it is.
@@ -320,11 +347,17 @@ impl<'a> CheckBody<'a> {
     pub fn form(&self) -> Result<Form<'_, 'a>, Problem> {
         let cost = self.cost.map_or(1, |cost| cost.0);
         match (&self.limit, &self.checks, &self.action) {
-            (Some(limit), None, None) if self.keys.is_none() => Ok(Form::One(limit, self.key.as_ref(), cost)),
-            (None, Some(checks), None) if self.keys.is_none() && self.key.is_none() && self.cost.is_none() => {
+            (Some(limit), None, None) if self.keys.is_none() => {
+                Ok(Form::One(limit, self.key.as_ref(), cost))
+            }
+            (None, Some(checks), None)
+                if self.keys.is_none() && self.key.is_none() && self.cost.is_none() =>
+            {
                 Ok(Form::Several(&checks.0))
             }
-            (None, None, Some(action)) if self.key.is_none() => Ok(Form::Action(action, self.keys.as_ref(), cost)),
+            (None, None, Some(action)) if self.key.is_none() => {
+                Ok(Form::Action(action, self.keys.as_ref(), cost))
+            }
             _ => Err(Problem::malformed(
                 "a check names one limit (limit, key, cost), several (checks), or an action (action, keys, cost); \
                  these fields do not go together",
@@ -400,7 +433,9 @@ pub struct RefundBody<'a> {
 /// # Errors
 /// A 400 that says where the body is wrong and how.
 pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
-    serde_json::from_slice::<Object<T>>(bytes).map(|object| object.0).map_err(|error| problem_of(&error))
+    serde_json::from_slice::<Object<T>>(bytes)
+        .map(|object| object.0)
+        .map_err(|error| problem_of(&error))
 }
 
 fn problem_of(error: &serde_json::Error) -> Problem {
@@ -435,8 +470,19 @@ mod tests {
             let body = format!(r#"{{"tenant":"a","limit":"l","cost":{cost}}}"#);
             assert!(parse::<CheckBody<'_>>(body.as_bytes()).is_ok(), "{cost}");
         }
-        for cost in ["9007199254740992", "18446744073709551616", "1e400", "1.0", "0.5", "-1", "\"1\"", "true", "null", "NaN", "[]"]
-        {
+        for cost in [
+            "9007199254740992",
+            "18446744073709551616",
+            "1e400",
+            "1.0",
+            "0.5",
+            "-1",
+            "\"1\"",
+            "true",
+            "null",
+            "NaN",
+            "[]",
+        ] {
             let body = format!(r#"{{"tenant":"a","limit":"l","cost":{cost}}}"#);
             assert_eq!(code(&body), Code::Malformed, "{cost}");
         }
@@ -455,8 +501,14 @@ mod tests {
         ] {
             assert_eq!(code(body), Code::Malformed, "{body}");
         }
-        assert_eq!(code(r#"{"tenant":"a","limit":"l","kei":"x"}"#), Code::UnknownField);
+        assert_eq!(
+            code(r#"{"tenant":"a","limit":"l","kei":"x"}"#),
+            Code::UnknownField
+        );
         let many = vec![r#"{"limit":"l"}"#; 17].join(",");
-        assert_eq!(code(&format!(r#"{{"tenant":"a","checks":[{many}]}}"#)), Code::Malformed);
+        assert_eq!(
+            code(&format!(r#"{{"tenant":"a","checks":[{many}]}}"#)),
+            Code::Malformed
+        );
     }
 }

@@ -55,14 +55,22 @@ use crate::region::state::Region;
         crate::http::schema::RequestProblems,
     )
 )]
-pub async fn check(State(region): State<Arc<Region>>, headers: HeaderMap, request: Body) -> Response<Body> {
+pub async fn check(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+    request: Body,
+) -> Response<Body> {
     match checked(&region, &headers, request).await {
         Ok(rendered) => rendered.into(),
         Err(problem) => problem.into_response(),
     }
 }
 
-async fn checked(region: &Arc<Region>, headers: &HeaderMap, request: Body) -> Result<Rendered, Problem> {
+async fn checked(
+    region: &Arc<Region>,
+    headers: &HeaderMap,
+    request: Body,
+) -> Result<Rendered, Problem> {
     let caller = access::caller(region, headers).await?;
     let bytes = input::body(headers, request, body::BODY_BYTES_MAX).await?;
     match input::idempotency_key(headers)? {
@@ -72,7 +80,12 @@ async fn checked(region: &Arc<Region>, headers: &HeaderMap, request: Body) -> Re
 }
 
 /// A check without an `Idempotency-Key`.
-async fn plain(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Result<Rendered, Problem> {
+async fn plain(
+    region: &Region,
+    caller: &Caller,
+    bytes: &[u8],
+    in_batch: bool,
+) -> Result<Rendered, Problem> {
     match at_once(region, caller, bytes, in_batch) {
         Some(answered) => answered,
         None => with_disk(region, caller, bytes, in_batch).await,
@@ -81,7 +94,12 @@ async fn plain(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -
 
 /// Decides a check that waits for nothing: all of it happens here and now. `None`: a `sync` limit must be
 /// on disk first, and nothing has happened yet.
-fn at_once(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Option<Result<Rendered, Problem>> {
+fn at_once(
+    region: &Region,
+    caller: &Caller,
+    bytes: &[u8],
+    in_batch: bool,
+) -> Option<Result<Rendered, Problem>> {
     let started = region.clock.stopwatch();
     let now = region.clock.now();
     let view = region.view();
@@ -93,24 +111,38 @@ fn at_once(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Op
         Ok(resolved) => resolved,
         Err(problem) => return Some(Err(problem)),
     };
-    if resolved.items.iter().any(|item| item.cost > 0 && item.limit.durability == Durability::Sync) {
+    if resolved
+        .items
+        .iter()
+        .any(|item| item.cost > 0 && item.limit.durability == Durability::Sync)
+    {
         return None;
     }
     let store_failed = region.store.is_failed();
-    let outcome = region.ledger.check(&Request { store_failed, ..request(&resolved, now, false) });
+    let outcome = region.ledger.check(&Request {
+        store_failed,
+        ..request(&resolved, now, false)
+    });
     let rendered = render(region, &resolved.items, &outcome, now, in_batch);
     region.observe(&seen(&resolved, &body, now), &outcome, started);
     Some(Ok(rendered))
 }
 
 /// Decides a check that is answered when it is on disk.
-async fn with_disk(region: &Region, caller: &Caller, bytes: &[u8], in_batch: bool) -> Result<Rendered, Problem> {
+async fn with_disk(
+    region: &Region,
+    caller: &Caller,
+    bytes: &[u8],
+    in_batch: bool,
+) -> Result<Rendered, Problem> {
     let started = region.clock.stopwatch();
     let now = region.clock.now();
     let view = region.view_full();
     let body: CheckBody<'_> = body::parse(bytes)?;
     let resolved = parsed(&view, &body, caller, now, in_batch)?;
-    let outcome = region.decide(&request(&resolved, now, true), |_| Together::default()).await;
+    let outcome = region
+        .decide(&request(&resolved, now, true), |_| Together::default())
+        .await;
     let rendered = render(region, &resolved.items, &outcome, now, in_batch);
     region.observe(&seen(&resolved, &body, now), &outcome, started);
     Ok(rendered)
@@ -125,7 +157,10 @@ async fn keyed(
     in_batch: bool,
 ) -> Result<Rendered, Problem> {
     let region = Arc::clone(region);
-    keyed::to_the_end(async move { keyed_to_the_end(&region, &caller, &bytes, key, in_batch).await }).await
+    keyed::to_the_end(
+        async move { keyed_to_the_end(&region, &caller, &bytes, key, in_batch).await },
+    )
+    .await
 }
 
 async fn keyed_to_the_end(
@@ -141,19 +176,31 @@ async fn keyed_to_the_end(
     let body: CheckBody<'_> = body::parse(bytes)?;
     let resolved = parsed(&view, &body, caller, now, in_batch)?;
     let mut request = request(&resolved, now, true);
-    let keyed = match keyed::begin(region, resolved.tenant, Operation::Check, key, body.fingerprint(), now)? {
+    let keyed = match keyed::begin(
+        region,
+        resolved.tenant,
+        Operation::Check,
+        key,
+        body.fingerprint(),
+        now,
+    )? {
         Begun::New(keyed) => Some(keyed),
         Begun::Full => None,
         Begun::Repeat(mut rendered) => {
             tell_status(&mut rendered, in_batch);
-            return Ok(rendered);
+            return Ok(*rendered);
         }
     };
     let rendered = |outcome: &Outcome| render(region, &resolved.items, outcome, now, in_batch);
     let outcome = match &keyed {
         Some(keyed) => {
             let answer = |outcome: &Outcome| keyed.answer(region, &rendered(outcome), now);
-            region.decide(&request, |outcome| Together { hold: None, answer: Some(answer(outcome)) }).await
+            region
+                .decide(&request, |outcome| Together {
+                    hold: None,
+                    answer: Some(answer(outcome)),
+                })
+                .await
         }
         None => {
             // Without a place for its key the region cannot keep the answer: each limit's policy decides.
@@ -186,7 +233,11 @@ fn parsed<'a>(
     in_batch: bool,
 ) -> Result<Resolved<'a>, Problem> {
     if body.ttl.is_some() {
-        return Err(Problem::new(400, Code::UnknownField, "unknown field `ttl`: it belongs to POST /v1/holds"));
+        return Err(Problem::new(
+            400,
+            Code::UnknownField,
+            "unknown field `ttl`: it belongs to POST /v1/holds",
+        ));
     }
     if body.idempotency_key.is_some() && !in_batch {
         return Err(Problem::new(
@@ -212,7 +263,11 @@ pub fn request<'a>(resolved: &'a Resolved<'_>, now: Timestamp, keep: bool) -> Re
 }
 
 /// What metrics and logs are told of a check.
-pub fn seen<'a>(resolved: &'a Resolved<'_>, body: &'a CheckBody<'_>, now: Timestamp) -> crate::region::observe::Seen<'a> {
+pub fn seen<'a>(
+    resolved: &'a Resolved<'_>,
+    body: &'a CheckBody<'_>,
+    now: Timestamp,
+) -> crate::region::observe::Seen<'a> {
     crate::region::observe::Seen {
         now,
         tenant: resolved.tenant,
@@ -228,12 +283,30 @@ pub fn judged<'a>(items: &[Item<'a>], outcome: &'a Outcome) -> SmallVec<[Judged<
     items
         .iter()
         .zip(&outcome.items)
-        .map(|(item, outcome)| Judged { limit: item.limit, key: item.key, epoch: item.epoch, cost: item.cost, outcome })
+        .map(|(item, outcome)| Judged {
+            limit: item.limit,
+            key: item.key,
+            epoch: item.epoch,
+            cost: item.cost,
+            outcome,
+        })
         .collect()
 }
 
-fn render(region: &Region, items: &[Item<'_>], outcome: &Outcome, now: Timestamp, in_batch: bool) -> Rendered {
-    let frame = Frame { region: region.name.as_str(), now, styles: region.header_styles, hold: None, in_batch };
+fn render(
+    region: &Region,
+    items: &[Item<'_>],
+    outcome: &Outcome,
+    now: Timestamp,
+    in_batch: bool,
+) -> Rendered {
+    let frame = Frame {
+        region: region.name.as_str(),
+        now,
+        styles: region.header_styles,
+        hold: None,
+        in_batch,
+    };
     answer::render(&judged(items, outcome), &frame)
 }
 
@@ -248,17 +321,27 @@ fn render(region: &Region, items: &[Item<'_>], outcome: &Outcome, now: Timestamp
         crate::http::schema::RequestProblems,
     )
 )]
-pub async fn batch(State(region): State<Arc<Region>>, headers: HeaderMap, request: Body) -> Response<Body> {
+pub async fn batch(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+    request: Body,
+) -> Response<Body> {
     match batched(&region, &headers, request).await {
         Ok(body) => crate::http::json(200, body),
         Err(problem) => problem.into_response(),
     }
 }
 
-async fn batched(region: &Arc<Region>, headers: &HeaderMap, request: Body) -> Result<Vec<u8>, Problem> {
+async fn batched(
+    region: &Arc<Region>,
+    headers: &HeaderMap,
+    request: Body,
+) -> Result<Vec<u8>, Problem> {
     let caller = access::caller(region, headers).await?;
     if headers.contains_key("idempotency-key") {
-        return Err(Problem::malformed("Idempotency-Key: in a batch each item has its own idempotency_key"));
+        return Err(Problem::malformed(
+            "Idempotency-Key: in a batch each item has its own idempotency_key",
+        ));
     }
     let bytes = input::body(headers, request, body::BATCH_BYTES_MAX).await?;
     let batch: BatchBody<'_> = body::parse(&bytes)?;
@@ -314,5 +397,7 @@ fn item_key(text: &[u8]) -> Result<Option<String>, Problem> {
         return Ok(None);
     }
     let body: CheckBody<'_> = body::parse(text)?;
-    body.idempotency_key.map(|key| input::plain_key(key.as_str())).transpose()
+    body.idempotency_key
+        .map(|key| input::plain_key(key.as_str()))
+        .transpose()
 }

@@ -34,8 +34,8 @@ use crate::http::body::CheckBody;
 use crate::http::body::RenewBody;
 use crate::http::body::SettleBody;
 use crate::http::check;
-use crate::http::keyed;
 use crate::http::input;
+use crate::http::keyed;
 use crate::http::problem::Code;
 use crate::http::problem::Problem;
 use crate::http::resolve;
@@ -114,7 +114,11 @@ pub struct RenewedAnswer {
         crate::http::schema::RequestProblems,
     )
 )]
-pub async fn open(State(region): State<Arc<Region>>, headers: HeaderMap, request: Body) -> Response<Body> {
+pub async fn open(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+    request: Body,
+) -> Response<Body> {
     let parts = async {
         let caller = access::caller(&region, &headers).await?;
         let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
@@ -125,41 +129,54 @@ pub async fn open(State(region): State<Arc<Region>>, headers: HeaderMap, request
     respond(parts.await)
 }
 
-async fn opened(region: &Region, caller: &Caller, bytes: &[u8], key: Option<String>) -> Result<Rendered, Problem> {
+async fn opened(
+    region: &Region,
+    caller: &Caller,
+    bytes: &[u8],
+    key: Option<String>,
+) -> Result<Rendered, Problem> {
     let started = region.clock.stopwatch();
     let now = region.clock.now();
     let view = region.view_full();
     let body: CheckBody<'_> = body::parse(bytes)?;
     if body.idempotency_key.is_some() {
-        return Err(Problem::new(400, Code::UnknownField, "unknown field `idempotency_key`: send the Idempotency-Key header"));
+        return Err(Problem::new(
+            400,
+            Code::UnknownField,
+            "unknown field `idempotency_key`: send the Idempotency-Key header",
+        ));
     }
     caller.may_check(body.tenant.as_str())?;
     let resolved = resolve::check(&view, &body, now, Purpose::Hold)?;
     let ttl = ttl(body.ttl, resolved.items.iter().map(|item| item.limit))?;
     let fingerprint = body.fingerprint();
-    let begun = keyed::begin_or_refuse(region, resolved.tenant, Operation::Hold, key, fingerprint, now)?;
+    let begun = keyed::begin_or_refuse(
+        region,
+        resolved.tenant,
+        Operation::Hold,
+        key,
+        fingerprint,
+        now,
+    )?;
     let keyed = match begun {
         Ok(keyed) => keyed,
         Err(repeat) => return Ok(repeat),
     };
     if !region.holds.reserve(now) {
         keyed::abandon(region, keyed.as_ref());
-        return Err(Problem::unavailable("this region keeps as many open holds as it may; settle or release some"));
+        return Err(Problem::unavailable(
+            "this region keeps as many open holds as it may; settle or release some",
+        ));
     }
     let hold = HoldKey(crate::region::entropy::bits128());
     let hold_id = hold_id(region, hold);
     let ends = now.plus(ttl);
-    let keep = Request { hold: Some((hold.0, ends)), ..check::request(&resolved, now, true) };
-    let on_disk = keyed.is_some() || any_sync(resolved.items.iter().map(|item| item.limit));
-    let record = |outcome: &Outcome| HoldRecord {
-        key: hold,
-        tenant: resolved.tenant.to_owned(),
-        receipts: outcome.receipts.clone(),
-        expires_at: ends,
-        forget_at: ends.plus(REMEMBERED),
-        state: HoldState::Open,
-        version: 1,
+    let keep = Request {
+        hold: Some((hold.0, ends)),
+        ..check::request(&resolved, now, true)
     };
+    let on_disk = keyed.is_some() || any_sync(resolved.items.iter().map(|item| item.limit));
+    let record = |outcome: &Outcome| opened_record(hold, resolved.tenant, ends, outcome);
     let rendered = |outcome: &Outcome| {
         let frame = Frame {
             region: region.name.as_str(),
@@ -176,12 +193,20 @@ async fn opened(region: &Region, caller: &Caller, bytes: &[u8], key: Option<Stri
         let together = |outcome: &Outcome| {
             region.holds.open(record(outcome));
             opened = true;
-            let answer = keyed.as_ref().map(|keyed| keyed.answer(region, &rendered(outcome), now));
-            Together { hold: Some(record(outcome)), answer }
+            let answer = keyed
+                .as_ref()
+                .map(|keyed| keyed.answer(region, &rendered(outcome), now));
+            Together {
+                hold: Some(record(outcome)),
+                answer,
+            }
         };
         region.decide(&keep, together).await
     } else {
-        region.ledger.check(&Request { store_failed: region.store.is_failed(), ..keep })
+        region.ledger.check(&Request {
+            store_failed: region.store.is_failed(),
+            ..keep
+        })
     };
     match (opened, outcome.allowed) {
         (false, true) => region.holds.open(record(&outcome)),
@@ -190,14 +215,32 @@ async fn opened(region: &Region, caller: &Caller, bytes: &[u8], key: Option<Stri
         (true, true) => region.holds.replace(record(&outcome)),
         // Undone. The disk may have seen it open, so it is closed rather than forgotten.
         (true, false) => {
-            let state = HoldState::Closed { fingerprint: 0, answer: Box::default() };
-            region.holds.replace(HoldRecord { state, ..record(&outcome) });
+            let state = HoldState::Closed {
+                fingerprint: 0,
+                answer: Box::default(),
+            };
+            region.holds.replace(HoldRecord {
+                state,
+                ..record(&outcome)
+            });
         }
     }
     let told = rendered(&outcome);
     keyed::finish(region, keyed.as_ref(), outcome.allowed, &told, now);
     region.observe(&check::seen(&resolved, &body, now), &outcome, started);
     Ok(told)
+}
+
+fn opened_record(key: HoldKey, tenant: &str, ends: Timestamp, outcome: &Outcome) -> HoldRecord {
+    HoldRecord {
+        key,
+        tenant: tenant.to_owned(),
+        receipts: outcome.receipts.clone(),
+        expires_at: ends,
+        forget_at: ends.plus(REMEMBERED),
+        state: HoldState::Open,
+        version: 1,
+    }
 }
 
 /// Say how many of the held units were used.
@@ -240,9 +283,14 @@ async fn settled(
 ) -> Result<Rendered, Problem> {
     let body: SettleBody<'_> = body::parse(bytes)?;
     if body.cost.is_some() == body.checks.is_some() {
-        return Err(Problem::malformed("say either cost (a hold of one limit) or checks (costs by limit)"));
+        return Err(Problem::malformed(
+            "say either cost (a hold of one limit) or checks (costs by limit)",
+        ));
     }
-    close(region, caller, id, bytes, key, |receipts| wanted(&body, receipts)).await
+    close(region, caller, id, bytes, key, |receipts| {
+        wanted(&body, receipts)
+    })
+    .await
 }
 
 /// Give all held units back.
@@ -256,12 +304,19 @@ async fn settled(
         crate::http::schema::HoldProblems,
     )
 )]
-pub async fn release(State(region): State<Arc<Region>>, Path(id): Path<String>, headers: HeaderMap) -> Response<Body> {
+pub async fn release(
+    State(region): State<Arc<Region>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Response<Body> {
     let parts = async {
         let caller = access::caller(&region, &headers).await?;
         let region = Arc::clone(&region);
         keyed::to_the_end(async move {
-            close(&region, &caller, &id, RELEASE, None, |receipts| Ok(vec![0; receipts.len()])).await
+            close(&region, &caller, &id, RELEASE, None, |receipts| {
+                Ok(vec![0; receipts.len()])
+            })
+            .await
         })
         .await
     };
@@ -294,14 +349,27 @@ pub async fn renew(
     respond(parts.await)
 }
 
-async fn renewed(region: &Region, caller: &Caller, id: &str, bytes: &[u8]) -> Result<Rendered, Problem> {
-    let body: RenewBody = if bytes.is_empty() { RenewBody { ttl: None } } else { body::parse(bytes)? };
+async fn renewed(
+    region: &Region,
+    caller: &Caller,
+    id: &str,
+    bytes: &[u8],
+) -> Result<Rendered, Problem> {
+    let body: RenewBody = if bytes.is_empty() {
+        RenewBody { ttl: None }
+    } else {
+        body::parse(bytes)?
+    };
     let key = hold_key(region, id)?;
     let now = region.clock.now();
     let view = region.view_full();
     let done = region.holds.with(key, |hold| {
         open_hold(hold, caller, now)?;
-        let limits: Vec<_> = hold.receipts.iter().map(|receipt| limit_of(&view, receipt, now)).collect();
+        let limits: Vec<_> = hold
+            .receipts
+            .iter()
+            .map(|receipt| limit_of(&view, receipt, now))
+            .collect();
         let ttl = ttl(body.ttl, limits.iter().flatten().map(|(_, limit)| &**limit))?;
         let ends = now.plus(ttl);
         hold.expires_at = ends;
@@ -309,7 +377,9 @@ async fn renewed(region: &Region, caller: &Caller, id: &str, bytes: &[u8]) -> Re
         hold.version += 1;
         for (receipt, limit) in hold.receipts.iter().zip(&limits) {
             if let Some((limit_id, limit)) = limit {
-                region.ledger.renew(*limit_id, limit, receipt, key.0, ends, now);
+                region
+                    .ledger
+                    .renew(*limit_id, limit, receipt, key.0, ends, now);
             }
         }
         let sync = any_sync(limits.iter().flatten().map(|(_, limit)| &**limit));
@@ -319,7 +389,11 @@ async fn renewed(region: &Region, caller: &Caller, id: &str, bytes: &[u8]) -> Re
     if record.is_some() && region.keep(now, Vec::new(), record, None).await.is_err() {
         return Err(unknown_outcome());
     }
-    let answer = RenewedAnswer { hold: id.to_owned(), region: region.name.to_string(), expires_ms: ends.as_unix_ms() };
+    let answer = RenewedAnswer {
+        hold: id.to_owned(),
+        region: region.name.to_string(),
+        expires_ms: ends.as_unix_ms(),
+    };
     Ok(plain(&answer))
 }
 
@@ -336,7 +410,10 @@ async fn close(
     let now = region.clock.now();
     let view = region.view_full();
     let fingerprint = keyed::fingerprint(bytes);
-    let tenant = region.holds.with(hold_key, |hold| hold.tenant.clone()).filter(|tenant| caller.owns(tenant));
+    let tenant = region
+        .holds
+        .with(hold_key, |hold| hold.tenant.clone())
+        .filter(|tenant| caller.owns(tenant));
     let tenant = tenant.ok_or_else(no_hold)?;
     let begun = keyed::begin_or_refuse(region, &tenant, Operation::Settle, key, fingerprint, now)?;
     let keyed = match begun {
@@ -345,23 +422,42 @@ async fn close(
     };
     let store_failed = region.store.is_failed();
     let done = region.holds.with(hold_key, |hold| {
-        if let HoldState::Closed { fingerprint: known, answer } = &hold.state
+        if let HoldState::Closed {
+            fingerprint: known,
+            answer,
+        } = &hold.state
             && *known == fingerprint
         {
             return Ok((answer.to_vec(), Vec::new(), None));
         }
         open_hold(hold, caller, now)?;
         let costs = costs(&hold.receipts)?;
-        let limits: Vec<_> = hold.receipts.iter().map(|receipt| limit_of(&view, receipt, now)).collect();
-        let on_disk = keyed.is_some() || any_sync(limits.iter().flatten().map(|(_, limit)| &**limit));
+        let limits: Vec<_> = hold
+            .receipts
+            .iter()
+            .map(|receipt| limit_of(&view, receipt, now))
+            .collect();
+        let on_disk =
+            keyed.is_some() || any_sync(limits.iter().flatten().map(|(_, limit)| &**limit));
         if on_disk && store_failed {
-            return Err(Problem::unavailable("the store cannot be written at the moment; nothing was changed"));
+            return Err(Problem::unavailable(
+                "the store cannot be written at the moment; nothing was changed",
+            ));
         }
         let (results, records) = move_units(region, &view, hold, &costs, now);
-        let answer = SettledAnswer { hold: id.to_owned(), region: region.name.to_string(), results };
+        let answer = SettledAnswer {
+            hold: id.to_owned(),
+            region: region.name.to_string(),
+            results,
+        };
         let body = serde_json::to_vec(&answer).unwrap_or_default();
-        hold.state = HoldState::Closed { fingerprint, answer: body.clone().into_boxed_slice() };
-        hold.forget_at = now.max(hold.expires_at.min(now.plus(TTL_MAX))).plus(REMEMBERED);
+        hold.state = HoldState::Closed {
+            fingerprint,
+            answer: body.clone().into_boxed_slice(),
+        };
+        hold.forget_at = now
+            .max(hold.expires_at.min(now.plus(TTL_MAX)))
+            .plus(REMEMBERED);
         hold.version += 1;
         Ok((body, records, on_disk.then(|| hold.clone())))
     });
@@ -372,9 +468,15 @@ async fn close(
             return Err(problem);
         }
     };
-    let rendered = Rendered { status: 200, headers: json_header(), body };
+    let rendered = Rendered {
+        status: 200,
+        headers: json_header(),
+        body,
+    };
     if record.is_some() {
-        let answer = keyed.as_ref().map(|keyed| keyed.answer(region, &rendered, now));
+        let answer = keyed
+            .as_ref()
+            .map(|keyed| keyed.answer(region, &rendered, now));
         if region.keep(now, records, record, answer).await.is_err() {
             keyed::abandon(region, keyed.as_ref());
             return Err(unknown_outcome());
@@ -407,10 +509,20 @@ fn move_units(
         if let Some((limit_id, limit)) = limit_of(view, receipt, now) {
             // The lease of a concurrency limit is the hold itself: it ends with it.
             let held = matches!(limit.rule, Rule::Concurrency { .. });
-            let less = if held { receipt.units } else { receipt.units.saturating_sub(*cost) };
-            let more = if held { 0 } else { cost.saturating_sub(receipt.units) };
+            let less = if held {
+                receipt.units
+            } else {
+                receipt.units.saturating_sub(*cost)
+            };
+            let more = if held {
+                0
+            } else {
+                cost.saturating_sub(receipt.units)
+            };
             if less > 0 {
-                let moved = region.ledger.give_back(limit_id, &limit, receipt, less, hold.key.0, now);
+                let moved = region
+                    .ledger
+                    .give_back(limit_id, &limit, receipt, less, hold.key.0, now);
                 result.given_back = moved.units;
                 records.extend(moved.record);
             }
@@ -418,9 +530,24 @@ fn move_units(
                 let tenant_view = view.tenant(&counter.tenant);
                 let found = tenant_view.and_then(|tenant| tenant.limit(counter.limit.as_str()));
                 let epoch = found.map_or(receipt.epoch, |found| found.at(&counter.key, now).1);
-                let item = Item { limit: &limit, id: limit_id, epoch, key: &counter.key, cost: more };
-                let lease = Lease { hold: hold.key.0, expires_at: hold.expires_at, units: 0 };
-                records.extend(region.ledger.charge_late(&item, &counter.tenant, lease, now).record);
+                let item = Item {
+                    limit: &limit,
+                    id: limit_id,
+                    epoch,
+                    key: &counter.key,
+                    cost: more,
+                };
+                let lease = Lease {
+                    hold: hold.key.0,
+                    expires_at: hold.expires_at,
+                    units: 0,
+                };
+                records.extend(
+                    region
+                        .ledger
+                        .charge_late(&item, &counter.tenant, lease, now)
+                        .record,
+                );
             }
         }
         results.push(result);
@@ -432,7 +559,9 @@ fn move_units(
 fn wanted(body: &SettleBody<'_>, receipts: &[Receipt]) -> Result<Vec<u64>, Problem> {
     if let Some(cost) = body.cost {
         if receipts.len() != 1 {
-            return Err(Problem::malformed("this hold has several limits: say checks, with a cost for each"));
+            return Err(Problem::malformed(
+                "this hold has several limits: say checks, with a cost for each",
+            ));
         }
         return Ok(vec![cost.0]);
     }
@@ -442,12 +571,21 @@ fn wanted(body: &SettleBody<'_>, receipts: &[Receipt]) -> Result<Vec<u64>, Probl
         let key = item.key.as_ref().map_or("", body::Text::as_str);
         let index = receipts
             .iter()
-            .position(|receipt| receipt.counter.limit.as_str() == item.limit.as_str() && receipt.counter.key == key)
+            .position(|receipt| {
+                receipt.counter.limit.as_str() == item.limit.as_str() && receipt.counter.key == key
+            })
             .ok_or_else(|| {
-                Problem::malformed(format!("the hold took nothing of limit \"{}\" for this key", item.limit.as_str()))
+                Problem::malformed(format!(
+                    "the hold took nothing of limit \"{}\" for this key",
+                    item.limit.as_str()
+                ))
             })?;
         if named[index] {
-            return Err(Problem::new(400, Code::DuplicateCheck, format!("limit \"{}\" stands twice", item.limit.as_str())));
+            return Err(Problem::new(
+                400,
+                Code::DuplicateCheck,
+                format!("limit \"{}\" stands twice", item.limit.as_str()),
+            ));
         }
         named[index] = true;
         costs[index] = item.cost.0;
@@ -461,12 +599,19 @@ pub fn respond(answered: Result<Rendered, Problem>) -> Response<Body> {
 }
 
 fn json_header() -> smallvec::SmallVec<[(axum::http::HeaderName, HeaderValue); 8]> {
-    smallvec::smallvec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]
+    smallvec::smallvec![(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json")
+    )]
 }
 
 /// A plain JSON answer.
 pub fn plain(answer: &impl Serialize) -> Rendered {
-    Rendered { status: 200, headers: json_header(), body: serde_json::to_vec(answer).unwrap_or_default() }
+    Rendered {
+        status: 200,
+        headers: json_header(),
+        body: serde_json::to_vec(answer).unwrap_or_default(),
+    }
 }
 
 fn no_hold() -> Problem {
@@ -477,7 +622,11 @@ fn no_hold() -> Problem {
 pub fn unknown_outcome() -> Problem {
     Problem {
         retry_after_seconds: Some(1),
-        ..Problem::new(503, Code::OutcomeUnknown, "the store failed while this was written; repeat the same request")
+        ..Problem::new(
+            503,
+            Code::OutcomeUnknown,
+            "the store failed while this was written; repeat the same request",
+        )
     }
 }
 
@@ -505,7 +654,9 @@ fn limit_of(
     receipt: &Receipt,
     now: Timestamp,
 ) -> Option<(crate::catalogue::intern::LimitId, Arc<Limit>)> {
-    let found = view.tenant(&receipt.counter.tenant)?.limit(receipt.counter.limit.as_str())?;
+    let found = view
+        .tenant(&receipt.counter.tenant)?
+        .limit(receipt.counter.limit.as_str())?;
     Some((found.id, Arc::clone(found.at(&receipt.counter.key, now).0)))
 }
 
@@ -515,8 +666,16 @@ fn open_hold(hold: &HoldRecord, caller: &Caller, now: Timestamp) -> Result<(), P
     }
     match hold.standing(now) {
         Standing::Open => Ok(()),
-        Standing::Expired => Err(Problem::new(410, Code::HoldExpired, "this hold's time is over; what it charged stays charged")),
-        Standing::Closed => Err(Problem::new(409, Code::HoldSettled, "this hold was settled or released already, with another request")),
+        Standing::Expired => Err(Problem::new(
+            410,
+            Code::HoldExpired,
+            "this hold's time is over; what it charged stays charged",
+        )),
+        Standing::Closed => Err(Problem::new(
+            409,
+            Code::HoldSettled,
+            "this hold was settled or released already, with another request",
+        )),
     }
 }
 
@@ -530,13 +689,23 @@ fn hold_id(region: &Region, key: HoldKey) -> String {
 /// 404 when it is no hold's id, 421 when the hold is another region's.
 fn hold_key(region: &Region, id: &str) -> Result<HoldKey, Problem> {
     let (name, number) = id.rsplit_once('.').ok_or_else(no_hold)?;
-    let well_formed = number.len() == 32 && number.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    let key = u128::from_str_radix(number, 16).ok().filter(|_| well_formed).ok_or_else(no_hold)?;
+    let well_formed = number.len() == 32
+        && number
+            .bytes()
+            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let key = u128::from_str_radix(number, 16)
+        .ok()
+        .filter(|_| well_formed)
+        .ok_or_else(no_hold)?;
     let other = crate::domain::name::RegionName::new(name).map_err(|_| no_hold())?;
     if other != region.name {
         return Err(Problem {
             region: Some(other.to_string()),
-            ..Problem::new(421, Code::Misdirected, format!("this hold is kept by region {other}: ask there"))
+            ..Problem::new(
+                421,
+                Code::Misdirected,
+                format!("this hold is kept by region {other}: ask there"),
+            )
         });
     }
     Ok(HoldKey(key))

@@ -23,20 +23,32 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// # Errors
 /// 413 over the bound, 408 when it does not arrive in time, 400 when the connection breaks in the middle.
 pub async fn body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
-    let announced =
-        headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
-    let fits = announced.is_none_or(|length| length <= u64::try_from(bytes_max).unwrap_or(u64::MAX));
-    match tokio::time::timeout(BODY_DEADLINE.to_std(), collect(body, if fits { bytes_max } else { 0 })).await {
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse::<u64>().ok());
+    let fits =
+        announced.is_none_or(|length| length <= u64::try_from(bytes_max).unwrap_or(u64::MAX));
+    match tokio::time::timeout(
+        BODY_DEADLINE.to_std(),
+        collect(body, if fits { bytes_max } else { 0 }),
+    )
+    .await
+    {
         Ok(Ok(Some(bytes))) => Ok(bytes),
         Ok(Ok(None)) => Err(Problem::new(
             413,
             Code::BodyTooLarge,
             format!("the body may have at most {bytes_max} bytes; send less at a time"),
         )),
-        Ok(Err(error)) => Err(Problem::malformed(format!("the body could not be read: {error}"))),
-        Err(_) => {
-            Err(Problem::new(408, Code::RequestTimeout, format!("the body did not arrive within {BODY_DEADLINE}")))
-        }
+        Ok(Err(error)) => Err(Problem::malformed(format!(
+            "the body could not be read: {error}"
+        ))),
+        Err(_) => Err(Problem::new(
+            408,
+            Code::RequestTimeout,
+            format!("the body did not arrive within {BODY_DEADLINE}"),
+        )),
     }
 }
 
@@ -47,7 +59,9 @@ async fn collect(mut body: Body, bytes_max: usize) -> Result<Option<Bytes>, axum
     let mut rest: Vec<u8> = Vec::new();
     let mut length = 0_usize;
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame?.into_data() else { continue };
+        let Ok(data) = frame?.into_data() else {
+            continue;
+        };
         length = length.saturating_add(data.len());
         if length > bytes_max {
             if length > DISCARDED_BYTES_MAX {
@@ -76,11 +90,15 @@ async fn collect(mut body: Body, bytes_max: usize) -> Result<Option<Bytes>, axum
 /// 400 when it is empty, longer than 255 bytes, doubled, or not printable ASCII.
 pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all("idempotency-key").iter();
-    let Some(value) = values.next() else { return Ok(None) };
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
     if values.next().is_some() {
         return Err(Problem::malformed("Idempotency-Key: give it once"));
     }
-    let text = value.to_str().map_err(|_| Problem::malformed("Idempotency-Key: use printable ASCII"))?;
+    let text = value
+        .to_str()
+        .map_err(|_| Problem::malformed("Idempotency-Key: use printable ASCII"))?;
     plain_key(text).map(Some)
 }
 
@@ -92,11 +110,20 @@ pub fn plain_key(text: &str) -> Result<String, Problem> {
     let text = text.trim();
     let key = match text.strip_prefix('"').map(|rest| rest.strip_suffix('"')) {
         None => text.to_owned(),
-        Some(None) => return Err(Problem::malformed("Idempotency-Key: the closing quote is missing")),
+        Some(None) => {
+            return Err(Problem::malformed(
+                "Idempotency-Key: the closing quote is missing",
+            ));
+        }
         Some(Some(quoted)) => unescaped(quoted)?,
     };
-    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX || !key.bytes().all(|b| (0x20..0x7f).contains(&b)) {
-        return Err(Problem::malformed("Idempotency-Key: give 1 to 255 printable ASCII characters"));
+    if key.is_empty()
+        || key.len() > IDEMPOTENCY_KEY_BYTES_MAX
+        || !key.bytes().all(|b| (0x20..0x7f).contains(&b))
+    {
+        return Err(Problem::malformed(
+            "Idempotency-Key: give 1 to 255 printable ASCII characters",
+        ));
     }
     Ok(key)
 }
@@ -108,9 +135,17 @@ fn unescaped(quoted: &str) -> Result<String, Problem> {
         match character {
             '\\' => match characters.next() {
                 Some(escaped @ ('"' | '\\')) => key.push(escaped),
-                _ => return Err(Problem::malformed("Idempotency-Key: only \\\" and \\\\ are escapes")),
+                _ => {
+                    return Err(Problem::malformed(
+                        "Idempotency-Key: only \\\" and \\\\ are escapes",
+                    ));
+                }
             },
-            '"' => return Err(Problem::malformed("Idempotency-Key: a quote inside must be escaped")),
+            '"' => {
+                return Err(Problem::malformed(
+                    "Idempotency-Key: a quote inside must be escaped",
+                ));
+            }
             other => key.push(other),
         }
     }
@@ -129,11 +164,17 @@ pub fn query<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, Problem> {
     let uri = format!("http://region/?{raw}")
         .parse()
         .map_err(|_| Problem::malformed("the query is not of the form name=value&…"))?;
-    axum::extract::Query::try_from_uri(&uri).map(|axum::extract::Query(query)| query).map_err(|error| {
-        let text = error.to_string();
-        let code = if text.contains("unknown field") { Code::UnknownField } else { Code::Malformed };
-        Problem::new(400, code, text)
-    })
+    axum::extract::Query::try_from_uri(&uri)
+        .map(|axum::extract::Query(query)| query)
+        .map_err(|error| {
+            let text = error.to_string();
+            let code = if text.contains("unknown field") {
+                Code::UnknownField
+            } else {
+                Code::Malformed
+            };
+            Problem::new(400, code, text)
+        })
 }
 
 /// Whether a query is UTF-8 once its escapes are resolved; the library would replace what is not.
@@ -158,7 +199,9 @@ fn is_text(query: &str) -> bool {
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then_some(token.trim())
 }
 
 #[cfg(test)]
@@ -180,7 +223,15 @@ mod tests {
         assert_eq!(plain_key("8e03978e-40d5").unwrap(), "8e03978e-40d5");
         assert_eq!(plain_key("\"8e03978e-40d5\"").unwrap(), "8e03978e-40d5");
         assert_eq!(plain_key(r#""a\"b\\c""#).unwrap(), r#"a"b\c"#);
-        for bad in ["", "\"\"", "\"a", "\"a\"b\"", "\"a\\n\"", "ä", &"x".repeat(256)] {
+        for bad in [
+            "",
+            "\"\"",
+            "\"a",
+            "\"a\"b\"",
+            "\"a\\n\"",
+            "ä",
+            &"x".repeat(256),
+        ] {
             assert!(plain_key(bad).is_err(), "{bad}");
         }
     }

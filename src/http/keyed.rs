@@ -31,7 +31,7 @@ pub enum Begun {
     /// It is new, and noted as running.
     New(Keyed),
     /// It was answered: the same again.
-    Repeat(Rendered),
+    Repeat(Box<Rendered>),
     /// There is no place to remember it.
     Full,
 }
@@ -48,11 +48,15 @@ pub fn begin(
     fingerprint: u128,
     now: Timestamp,
 ) -> Result<Begun, Problem> {
-    let id = RequestId { tenant: tenant.to_owned(), operation, key };
+    let id = RequestId {
+        tenant: tenant.to_owned(),
+        operation,
+        key,
+    };
     match region.answers.begin(&id, fingerprint, now) {
         Begin::Fresh => Ok(Begun::New(Keyed { id, fingerprint })),
         Begin::Full => Ok(Begun::Full),
-        Begin::Answered(kept) => Ok(Begun::Repeat(repeated(&kept))),
+        Begin::Answered(kept) => Ok(Begun::Repeat(Box::new(repeated(&kept)))),
         Begin::Running => Err(Problem {
             retry_after_seconds: Some(1),
             ..Problem::new(
@@ -84,18 +88,19 @@ pub fn begin_or_refuse(
     let Some(key) = key else { return Ok(Ok(None)) };
     match begin(region, tenant, operation, key, fingerprint, now)? {
         Begun::New(keyed) => Ok(Ok(Some(keyed))),
-        Begun::Repeat(rendered) => Ok(Err(rendered)),
-        Begun::Full => Err(Problem::unavailable("this region remembers as many Idempotency-Keys as it may")),
+        Begun::Repeat(rendered) => Ok(Err(*rendered)),
+        Begun::Full => Err(Problem::unavailable(
+            "this region remembers as many Idempotency-Keys as it may",
+        )),
     }
 }
 
 impl Keyed {
     /// The answer as it is remembered.
     pub fn answer(&self, region: &Region, rendered: &Rendered, now: Timestamp) -> KeptAnswer {
-        let headers = rendered
-            .headers
-            .iter()
-            .filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
+        let headers = rendered.headers.iter().filter_map(|(name, value)| {
+            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+        });
         KeptAnswer {
             request: self.id.clone(),
             fingerprint: self.fingerprint,
@@ -108,7 +113,13 @@ impl Keyed {
 }
 
 /// Remembers the answer of a request that took something; forgets one that took nothing.
-pub fn finish(region: &Region, keyed: Option<&Keyed>, took: bool, rendered: &Rendered, now: Timestamp) {
+pub fn finish(
+    region: &Region,
+    keyed: Option<&Keyed>,
+    took: bool,
+    rendered: &Rendered,
+    now: Timestamp,
+) {
     if let Some(keyed) = keyed {
         if took {
             region.answers.finish(keyed.answer(region, rendered, now));
@@ -126,16 +137,25 @@ pub fn abandon(region: &Region, keyed: Option<&Keyed>) {
 }
 
 fn repeated(kept: &KeptAnswer) -> Rendered {
-    let headers = kept
-        .headers
-        .iter()
-        .filter_map(|(name, value)| Some((name.parse::<HeaderName>().ok()?, HeaderValue::from_str(value).ok()?)));
-    Rendered { status: kept.status, headers: headers.collect(), body: kept.body.to_vec() }
+    let headers = kept.headers.iter().filter_map(|(name, value)| {
+        Some((
+            name.parse::<HeaderName>().ok()?,
+            HeaderValue::from_str(value).ok()?,
+        ))
+    });
+    Rendered {
+        status: kept.status,
+        headers: headers.collect(),
+        body: kept.body.to_vec(),
+    }
 }
 
 /// What tells a body from others under the same key.
 pub fn fingerprint(bytes: &[u8]) -> u128 {
-    Sha256::digest(bytes).iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte))
+    Sha256::digest(bytes)
+        .iter()
+        .take(16)
+        .fold(0, |sum, byte| sum << 8 | u128::from(*byte))
 }
 
 /// Runs an operation to its end even if the caller goes away.
@@ -146,6 +166,10 @@ pub async fn to_the_end(
     operation: impl Future<Output = Result<Rendered, Problem>> + Send + 'static,
 ) -> Result<Rendered, Problem> {
     tokio::spawn(operation).await.unwrap_or_else(|_| {
-        Err(Problem::new(500, Code::Internal, "the request broke off; repeat it to learn its outcome"))
+        Err(Problem::new(
+            500,
+            Code::Internal,
+            "the request broke off; repeat it to learn its outcome",
+        ))
     })
 }

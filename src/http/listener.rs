@@ -35,7 +35,12 @@ const CONNECTIONS_MAX: usize = 16_384;
 const ACCEPT_PAUSE: Span = Span::from_ms(20);
 
 /// Serves `router` on `listener` until `stop` turns true; then waits for running requests up to `grace`.
-pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Receiver<bool>, grace: Span) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+    grace: Span,
+) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut builder = http1::Builder::new();
@@ -74,7 +79,12 @@ pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Recei
             let mut service = service.clone();
             async move {
                 // A router is always ready.
-                service.as_service::<Body>().ready().await?.call(request.map(Body::new)).await
+                service
+                    .as_service::<Body>()
+                    .ready()
+                    .await?
+                    .call(request.map(Body::new))
+                    .await
             }
         });
         let connection = builder.serve_connection(TokioIo::new(stream), service);
@@ -87,7 +97,10 @@ pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Recei
         });
     }
     drop(listener);
-    if tokio::time::timeout(grace.to_std(), graceful.shutdown()).await.is_err() {
+    if tokio::time::timeout(grace.to_std(), graceful.shutdown())
+        .await
+        .is_err()
+    {
         tracing::warn!("some requests did not end within {grace}; their connections are dropped");
     }
 }

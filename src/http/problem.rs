@@ -104,7 +104,10 @@ pub struct Problem {
 impl Problem {
     /// A problem of `status` with its code and a sentence for people.
     pub fn new(status: u16, code: Code, detail: impl Into<String>) -> Self {
-        let title = StatusCode::from_u16(status).ok().and_then(|s| s.canonical_reason()).unwrap_or("Error");
+        let title = StatusCode::from_u16(status)
+            .ok()
+            .and_then(|s| s.canonical_reason())
+            .unwrap_or("Error");
         Self {
             kind: "about:blank",
             title,
@@ -129,7 +132,10 @@ impl Problem {
 
     /// 503: not now.
     pub fn unavailable(detail: impl Into<String>) -> Self {
-        Self { retry_after_seconds: Some(1), ..Self::new(503, Code::Unavailable, detail) }
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(503, Code::Unavailable, detail)
+        }
     }
 
     /// The answer's body.
@@ -141,9 +147,13 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.body()));
-        *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        *response.status_mut() =
+            StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(seconds) = self.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -53,7 +53,11 @@ pub struct RefundAnswer {
         (status = 503, description = "Nothing was given back, or the outcome is unknown", content_type = "application/problem+json", body = Problem),
     )
 )]
-pub async fn refund(State(region): State<Arc<Region>>, headers: HeaderMap, request: Body) -> Response<Body> {
+pub async fn refund(
+    State(region): State<Arc<Region>>,
+    headers: HeaderMap,
+    request: Body,
+) -> Response<Body> {
     let parts = async {
         let caller = access::caller(&region, &headers).await?;
         let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
@@ -64,7 +68,12 @@ pub async fn refund(State(region): State<Arc<Region>>, headers: HeaderMap, reque
     holds::respond(parts.await)
 }
 
-async fn refunded(region: &Region, caller: &Caller, bytes: &Bytes, key: Option<String>) -> Result<Rendered, Problem> {
+async fn refunded(
+    region: &Region,
+    caller: &Caller,
+    bytes: &Bytes,
+    key: Option<String>,
+) -> Result<Rendered, Problem> {
     let now = region.clock.now();
     let view = region.view_full();
     let body: RefundBody<'_> = body::parse(bytes)?;
@@ -73,19 +82,30 @@ async fn refunded(region: &Region, caller: &Caller, bytes: &Bytes, key: Option<S
     let tenant_view = resolve::tenant(&view, tenant)?;
     let found = resolve::limit(tenant_view, tenant, body.limit.as_str())?;
     let cost = body.cost.map_or(1, |cost| cost.0);
-    let item = resolve::item(found, body.key.as_ref().map(body::Text::as_str), cost, now, Purpose::Hold)?;
+    let item = resolve::item(
+        found,
+        body.key.as_ref().map(body::Text::as_str),
+        cost,
+        now,
+        Purpose::Hold,
+    )?;
     if matches!(item.limit.rule, Rule::Concurrency { .. }) {
-        return Err(Problem::malformed("what is held is given back with DELETE /v1/holds/{id}"));
+        return Err(Problem::malformed(
+            "what is held is given back with DELETE /v1/holds/{id}",
+        ));
     }
     let fingerprint = keyed::fingerprint(bytes);
-    let keyed = match keyed::begin_or_refuse(region, tenant, Operation::Refund, key, fingerprint, now)? {
-        Ok(keyed) => keyed,
-        Err(repeat) => return Ok(repeat),
-    };
+    let keyed =
+        match keyed::begin_or_refuse(region, tenant, Operation::Refund, key, fingerprint, now)? {
+            Ok(keyed) => keyed,
+            Err(repeat) => return Ok(repeat),
+        };
     let on_disk = keyed.is_some() || item.limit.durability == Durability::Sync;
     if on_disk && region.store.is_failed() {
         keyed::abandon(region, keyed.as_ref());
-        return Err(Problem::unavailable("the store cannot be written at the moment; nothing was given back"));
+        return Err(Problem::unavailable(
+            "the store cannot be written at the moment; nothing was given back",
+        ));
     }
     let moved = region.ledger.refund(&item, tenant, now);
     let answer = RefundAnswer {
@@ -96,8 +116,14 @@ async fn refunded(region: &Region, caller: &Caller, bytes: &Bytes, key: Option<S
     };
     let rendered = holds::plain(&answer);
     if on_disk {
-        let kept = keyed.as_ref().map(|keyed| keyed.answer(region, &rendered, now));
-        if region.keep(now, moved.record.into_iter().collect(), None, kept).await.is_err() {
+        let kept = keyed
+            .as_ref()
+            .map(|keyed| keyed.answer(region, &rendered, now));
+        if region
+            .keep(now, moved.record.into_iter().collect(), None, kept)
+            .await
+            .is_err()
+        {
             keyed::abandon(region, keyed.as_ref());
             return Err(holds::unknown_outcome());
         }

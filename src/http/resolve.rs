@@ -48,20 +48,33 @@ pub fn tenant<'v>(view: &'v View, tenant: &str) -> Result<&'v TenantView, Proble
         return Err(Problem::new(
             404,
             Code::UnknownTenant,
-            format!("there is no tenant \"{tenant}\"; make it, or set default_plan to count unknown tenants under a plan"),
+            format!(
+                "there is no tenant \"{tenant}\"; make it, or set default_plan to count unknown tenants under a plan"
+            ),
         ));
     }
-    Err(Problem::malformed(format!("tenant: {}", name::InvalidName::Free { kind: "tenant" })))
+    Err(Problem::malformed(format!(
+        "tenant: {}",
+        name::InvalidName::Free { kind: "tenant" }
+    )))
 }
 
 /// Finds one limit of the tenant.
 ///
 /// # Errors
 /// 404 when the tenant has no such limit.
-pub fn limit<'v>(tenant_view: &'v TenantView, tenant: &str, limit: &str) -> Result<&'v LimitView, Problem> {
+pub fn limit<'v>(
+    tenant_view: &'v TenantView,
+    tenant: &str,
+    limit: &str,
+) -> Result<&'v LimitView, Problem> {
     tenant_view.limit(limit).ok_or_else(|| {
         let shown: String = limit.chars().take(80).collect();
-        Problem::new(404, Code::UnknownLimit, format!("tenant \"{tenant}\" has no limit \"{shown}\""))
+        Problem::new(
+            404,
+            Code::UnknownLimit,
+            format!("tenant \"{tenant}\" has no limit \"{shown}\""),
+        )
     })
 }
 
@@ -74,7 +87,10 @@ pub fn key<'a>(limit: &LimitView, key: Option<&'a str>) -> Result<&'a str, Probl
     match (&limit.limit.key, key) {
         (None, None) => Ok(""),
         (Some(_), Some(key)) if name::is_key(key) => Ok(key),
-        (Some(_), Some(_)) => Err(Problem::malformed(format!("limit \"{name}\": {}", name::InvalidName::Key))),
+        (Some(_), Some(_)) => Err(Problem::malformed(format!(
+            "limit \"{name}\": {}",
+            name::InvalidName::Key
+        ))),
         (Some(kind), None) => Err(Problem::new(
             400,
             Code::KeyRequired,
@@ -106,18 +122,36 @@ pub fn check<'a>(
     match form {
         Form::One(limit_name, limit_key, cost) => {
             let found = limit(tenant_view, tenant_name, limit_name.as_str())?;
-            items.push(item(found, limit_key.map(Text::as_str), cost, now, purpose)?);
+            items.push(item(
+                found,
+                limit_key.map(Text::as_str),
+                cost,
+                now,
+                purpose,
+            )?);
         }
         Form::Several(checks) => {
             for check in checks {
                 let found = limit(tenant_view, tenant_name, check.limit.as_str())?;
                 let cost = check.cost.map_or(1, |cost| cost.0);
-                let new = item(found, check.key.as_ref().map(Text::as_str), cost, now, purpose)?;
-                if items.iter().any(|known| known.id == new.id && known.key == new.key) {
+                let new = item(
+                    found,
+                    check.key.as_ref().map(Text::as_str),
+                    cost,
+                    now,
+                    purpose,
+                )?;
+                if items
+                    .iter()
+                    .any(|known| known.id == new.id && known.key == new.key)
+                {
                     return Err(Problem::new(
                         400,
                         Code::DuplicateCheck,
-                        format!("limit \"{}\" stands twice with the same key; add the costs up", new.limit.name),
+                        format!(
+                            "limit \"{}\" stands twice with the same key; add the costs up",
+                            new.limit.name
+                        ),
                     ));
                 }
                 items.push(new);
@@ -134,7 +168,11 @@ pub fn check<'a>(
             }
         }
     }
-    Ok(Resolved { tenant: tenant_name, tenant_view, items })
+    Ok(Resolved {
+        tenant: tenant_name,
+        tenant_view,
+        items,
+    })
 }
 
 /// One limit of a check.
@@ -156,5 +194,11 @@ pub fn item<'a>(
             limit.name
         )));
     }
-    Ok(Item { limit, id: found.id, epoch, key, cost })
+    Ok(Item {
+        limit,
+        id: found.id,
+        epoch,
+        key,
+        cost,
+    })
 }

@@ -58,16 +58,25 @@ pub fn described() -> OpenApiRouter<Arc<Region>> {
 pub fn router(region: Arc<Region>) -> Router {
     let (router, document) = described().split_for_parts();
     let document = document.to_json().unwrap_or_default();
-    finish(router.route("/openapi.json", get(move || async move { crate::http::json(200, document.into_bytes()) })))
-        .with_state(region)
+    finish(router.route(
+        "/openapi.json",
+        get(move || async move { crate::http::json(200, document.into_bytes()) }),
+    ))
+    .with_state(region)
 }
 
 /// Gives a router problems for what does not exist.
 pub fn finish<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
-        .fallback(|| async { Problem::not_found("there is no such path; GET /openapi.json lists them") })
+        .fallback(|| async {
+            Problem::not_found("there is no such path; GET /openapi.json lists them")
+        })
         .method_not_allowed_fallback(|| async {
-            Problem::new(405, Code::MethodNotAllowed, "this path has other methods; GET /openapi.json lists them")
+            Problem::new(
+                405,
+                Code::MethodNotAllowed,
+                "this path has other methods; GET /openapi.json lists them",
+            )
         })
 }
 
@@ -87,10 +96,17 @@ pub async fn livez() -> &'static str {
         (status = 503, description = "It cannot, or is draining", body = String, content_type = "text/plain"),
     )
 )]
-pub async fn readyz(State(region): State<Arc<Region>>, RawQuery(query): RawQuery) -> Response<Body> {
+pub async fn readyz(
+    State(region): State<Arc<Region>>,
+    RawQuery(query): RawQuery,
+) -> Response<Body> {
     let conditions = region.readiness();
     let ready = conditions.iter().all(|(_, met)| *met);
-    let verbose = query.is_some_and(|query| query.split('&').any(|part| part == "verbose" || part.starts_with("verbose=")));
+    let verbose = query.is_some_and(|query| {
+        query
+            .split('&')
+            .any(|part| part == "verbose" || part.starts_with("verbose="))
+    });
     let mut text = String::new();
     if verbose || !ready {
         for (name, met) in &conditions {
@@ -100,8 +116,14 @@ pub async fn readyz(State(region): State<Arc<Region>>, RawQuery(query): RawQuery
         }
     }
     text.push_str(if ready { "ok\n" } else { "not ready\n" });
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     let mut response = (status, text).into_response();
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -16,7 +16,11 @@ use crate::http::problem::Problem;
 #[serde(deny_unknown_fields)]
 pub struct CheckRequestItem {
     /// The limit's name.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[a-z0-9][a-z0-9_-]{0,63}$")]
+    #[schema(
+        min_length = 1,
+        max_length = 64,
+        pattern = "^[a-z0-9][a-z0-9_-]{0,63}$"
+    )]
     pub limit: String,
     /// The key, if the limit has one.
     #[schema(nullable = false, min_length = 1, max_length = 512)]
@@ -107,7 +111,7 @@ pub struct HoldRequest {
 pub struct BatchRequest {
     /// The checks, each like the body of a check, with an optional `idempotency_key` of its own. Each is
     /// decided alone: what is wrong with one is said in its own result.
-    #[schema(min_items = 1, max_items = 1000, value_type = Vec<Object>)]
+    #[schema(min_items = 1, max_items = 1000)]
     pub items: Vec<serde_json::Value>,
 }
 

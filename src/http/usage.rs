@@ -63,14 +63,20 @@ pub struct UsageQuery {
         (status = 404, description = "No such tenant, limit or window", content_type = "application/problem+json", body = Problem),
     )
 )]
-pub async fn usage(State(region): State<Arc<Region>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response<Body> {
+pub async fn usage(
+    State(region): State<Arc<Region>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response<Body> {
     let answered = async {
         let caller = access::caller(&region, &headers).await?;
         let query: UsageQuery = input::query(query.as_deref())?;
         caller.may_check(&query.tenant)?;
         look(&region, &query)
     };
-    answered.await.map_or_else(IntoResponse::into_response, Into::into)
+    answered
+        .await
+        .map_or_else(IntoResponse::into_response, Into::into)
 }
 
 fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
@@ -96,12 +102,24 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
         })?;
     }
     let by_region = region.ledger.use_by_region(&item, &query.tenant, now);
-    let told = outcome.items.first().ok_or_else(|| Problem::new(500, Code::Internal, "the limit said nothing"))?;
-    let judged = Judged { limit: item.limit, key: item.key, epoch: item.epoch, cost: 0, outcome: told };
+    let told = outcome
+        .items
+        .first()
+        .ok_or_else(|| Problem::new(500, Code::Internal, "the limit said nothing"))?;
+    let judged = Judged {
+        limit: item.limit,
+        key: item.key,
+        epoch: item.epoch,
+        cost: 0,
+        outcome: told,
+    };
     let by_region = if by_region.is_empty() {
         BTreeMap::from([(region.name.as_str(), told.standing.used)])
     } else {
-        by_region.iter().map(|(name, used)| (name.as_str(), *used)).collect()
+        by_region
+            .iter()
+            .map(|(name, used)| (name.as_str(), *used))
+            .collect()
     };
     let answer = UsageAnswer {
         tenant: &query.tenant,
@@ -113,14 +131,24 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
             violated_policies: None,
             hold: None,
             expires_ms: None,
-            decision: if told.decision == Decision::Allow { Decision::Allow } else { Decision::Deny },
+            decision: if told.decision == Decision::Allow {
+                Decision::Allow
+            } else {
+                Decision::Deny
+            },
             region: region.name.as_str(),
             delay_ms: told.delay.as_ms_ceil(),
             results: smallvec![ItemAnswer::new(&judged)],
         },
         by_region,
     };
-    let frame = Frame { region: region.name.as_str(), now, styles: region.header_styles, hold: None, in_batch: false };
+    let frame = Frame {
+        region: region.name.as_str(),
+        now,
+        styles: region.header_styles,
+        hold: None,
+        in_batch: false,
+    };
     Ok(Rendered {
         status: 200,
         headers: answer::standing_headers(&judged, &frame),
@@ -133,7 +161,10 @@ fn instant(text: &str) -> Result<Timestamp, Problem> {
     if let Ok(ms) = text.parse::<i64>() {
         return Ok(Timestamp::from_unix_ms(ms));
     }
-    let wrong = || Problem::malformed("at: give Unix milliseconds or a time like 2027-02-28T12:00:00Z");
+    let wrong =
+        || Problem::malformed("at: give Unix milliseconds or a time like 2027-02-28T12:00:00Z");
     let instant: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
-    i64::try_from(instant.as_nanosecond()).map(Timestamp::from_nanos).map_err(|_| wrong())
+    i64::try_from(instant.as_nanosecond())
+        .map(Timestamp::from_nanos)
+        .map_err(|_| wrong())
 }

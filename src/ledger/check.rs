@@ -168,7 +168,9 @@ impl Ledger {
         if allowed {
             self.charge_all(request, candidates, &mut guards, &mut outcome);
         } else {
-            for ((item, told), mut candidate) in request.items.iter().zip(&mut outcome.items).zip(candidates) {
+            for ((item, told), mut candidate) in
+                request.items.iter().zip(&mut outcome.items).zip(candidates)
+            {
                 if told.decision == Decision::Allow
                     && let Some(counter) = prepared(&mut candidate, &mut guards, item, request.now)
                 {
@@ -247,8 +249,11 @@ impl Ledger {
             }
             let place = match candidate.spot {
                 Spot::Placed(place) => place,
-                Spot::Past(_)
-                | Spot::New {
+                Spot::Past(counter) => {
+                    told.standing = counter.standing(&item.limit.rule, request.now);
+                    continue;
+                }
+                Spot::New {
                     reserved: false, ..
                 } => continue,
                 Spot::New {

@@ -8,7 +8,9 @@ use hashbrown::HashMap;
 
 use crate::algorithm::concurrency::Lease;
 use crate::catalogue::intern::LimitId;
+use crate::domain::name::KEY_BYTES_MAX;
 use crate::domain::name::LimitName;
+use crate::domain::name::is_tenant_name;
 use crate::ledger::Ledger;
 use crate::ledger::counter::Counter;
 use crate::ledger::hold::HoldRecord;
@@ -112,15 +114,16 @@ impl Ledger {
         epoch: u64,
         change: impl FnOnce(&mut Counter),
     ) {
+        // Names on disk were checked when they came in; a row that says otherwise is damaged, and its counter
+        // could never be found again.
+        if !is_tenant_name(tenant) || key.len() > KEY_BYTES_MAX {
+            return;
+        }
         let (shard, hash) = self.locate(limit, tenant, key);
         let mut shard = self.shards[shard].lock();
         let place = shard.find(hash, limit, tenant, key).unwrap_or_else(|| {
             self.admit_key(tenant, true);
-            shard.insert(
-                hash,
-                Name::new(limit, tenant, key),
-                Counter::new(epoch),
-            )
+            shard.insert(hash, Name::new(limit, tenant, key), Counter::new(epoch))
         });
         if let Some(entry) = shard.get(place) {
             change(&mut entry.counter);

@@ -71,7 +71,10 @@ impl Changes {
         changes: Vec<StoredChange>,
     ) -> anyhow::Result<Self> {
         let (mut catalogue, mut index) = match snapshot {
-            Some(snapshot) => (serde_json::from_slice::<Catalogue>(&snapshot.body)?, snapshot.index),
+            Some(snapshot) => (
+                serde_json::from_slice::<Catalogue>(&snapshot.body)?,
+                snapshot.index,
+            ),
             None => (Catalogue::default(), 0),
         };
         let since_snapshot = u64::try_from(changes.len()).unwrap_or(u64::MAX);
@@ -79,13 +82,25 @@ impl Changes {
             let entry: Entry = serde_json::from_slice(&change.entry)?;
             catalogue
                 .apply(change.index, change.at, &entry)
-                .map_err(|refused| anyhow::anyhow!("change {} does not apply: {refused}", change.index))?;
+                .map_err(|refused| {
+                    anyhow::anyhow!("change {} does not apply: {refused}", change.index)
+                })?;
             index = change.index;
         }
         let view = ArcSwap::new(Arc::clone(catalogue.view()));
         let names = ArcSwap::from_pointee(catalogue.names().clone());
-        let log = Mutex::new(Log { index, since_snapshot, in_doubt: None });
-        Ok(Self { store, log, catalogue: ArcSwap::from_pointee(catalogue), view, names })
+        let log = Mutex::new(Log {
+            index,
+            since_snapshot,
+            in_doubt: None,
+        });
+        Ok(Self {
+            store,
+            log,
+            catalogue: ArcSwap::from_pointee(catalogue),
+            view,
+            names,
+        })
     }
 
     /// The catalogue in force.
@@ -116,7 +131,9 @@ impl Changes {
         let mut log = self.log.lock().await;
         self.settle_doubt(&mut log).await?;
         if self.store.is_failed() {
-            return Err(ProposeError::Unavailable("it has failed before and is being tried again".to_owned()));
+            return Err(ProposeError::Unavailable(
+                "it has failed before and is being tried again".to_owned(),
+            ));
         }
         let mut next = Catalogue::clone(&self.catalogue.load());
         let index = log.index + 1;
@@ -129,20 +146,29 @@ impl Changes {
             author: entry.author.to_string(),
             summary: entry.change.summary(),
             entry: serde_json::to_vec(&entry).map_err(unwritable)?,
-            snapshot: with_snapshot.then(|| serde_json::to_vec(&next)).transpose().map_err(unwritable)?,
+            snapshot: with_snapshot
+                .then(|| serde_json::to_vec(&next))
+                .transpose()
+                .map_err(unwritable)?,
         };
         if let Err(error) = self.store.append_change(change).await {
             log.in_doubt = Some((index, at, entry));
             return Err(ProposeError::OutcomeUnknown(error));
         }
-        log.since_snapshot = if with_snapshot { 0 } else { log.since_snapshot + 1 };
+        log.since_snapshot = if with_snapshot {
+            0
+        } else {
+            log.since_snapshot + 1
+        };
         self.put_in_force(&mut log, next, index);
         Ok(applied)
     }
 
     /// Finds out whether a change whose write failed in the middle is on disk after all.
     async fn settle_doubt(&self, log: &mut Log) -> Result<(), ProposeError> {
-        let Some((index, at, entry)) = log.in_doubt.take() else { return Ok(()) };
+        let Some((index, at, entry)) = log.in_doubt.take() else {
+            return Ok(());
+        };
         match self.store.audit(index - 1, 1).await {
             Ok(rows) => {
                 if rows.iter().any(|row| row.index == index) {

@@ -26,20 +26,32 @@ pub struct Together {
 impl Region {
     /// Decides a check. `together` says what else goes to disk with an allowed one; it is asked only when
     /// the disk is waited for.
-    pub async fn decide(&self, request: &Request<'_>, together: impl FnOnce(&Outcome) -> Together) -> Outcome {
+    pub async fn decide(
+        &self,
+        request: &Request<'_>,
+        together: impl FnOnce(&Outcome) -> Together,
+    ) -> Outcome {
         let store_failed = self.store.is_failed();
-        let mut outcome = self.ledger.check(&Request { store_failed, ..*request });
+        let mut outcome = self.ledger.check(&Request {
+            store_failed,
+            ..*request
+        });
         if store_failed || outcome.records.is_empty() {
             return outcome;
         }
         let together = together(&outcome);
         let records = std::mem::take(&mut outcome.records);
-        let kept = self.keep(request.now, records, together.hold, together.answer).await;
+        let kept = self
+            .keep(request.now, records, together.hold, together.answer)
+            .await;
         if kept.is_ok() {
             return outcome;
         }
         self.undo(request, &outcome);
-        self.ledger.check(&Request { store_failed: true, ..*request })
+        self.ledger.check(&Request {
+            store_failed: true,
+            ..*request
+        })
     }
 
     /// Puts records on disk and waits until they are there.
@@ -53,7 +65,12 @@ impl Region {
         hold: Option<HoldRecord>,
         answer: Option<KeptAnswer>,
     ) -> Result<(), StoreError> {
-        let kept = Kept { records, holds: hold.into_iter().collect(), answers: answer.into_iter().collect(), now };
+        let kept = Kept {
+            records,
+            holds: hold.into_iter().collect(),
+            answers: answer.into_iter().collect(),
+            now,
+        };
         self.store.keep(kept).await
     }
 
@@ -63,9 +80,19 @@ impl Region {
         for receipt in &outcome.receipts {
             // Not every item that was allowed has a receipt: one that there was no room to count has none.
             let counter = &receipt.counter;
-            let charged = request.items.iter().find(|item| item.limit.name == counter.limit && item.key == counter.key);
+            let charged = request
+                .items
+                .iter()
+                .find(|item| item.limit.name == counter.limit && item.key == counter.key);
             if let Some(item) = charged {
-                self.ledger.give_back(item.id, item.limit, receipt, receipt.units, hold, request.now);
+                self.ledger.give_back(
+                    item.id,
+                    item.limit,
+                    receipt,
+                    receipt.units,
+                    hold,
+                    request.now,
+                );
             }
         }
     }

@@ -72,7 +72,11 @@ impl Faults {
     }
 
     fn offset_ms(&self) -> i64 {
-        self.running.lock().values().filter_map(|fault| fault.offset_ms).fold(0, i64::saturating_add)
+        self.running
+            .lock()
+            .values()
+            .filter_map(|fault| fault.offset_ms)
+            .fold(0, i64::saturating_add)
     }
 
     fn store_fault(&self) -> Option<StoreFault> {
@@ -99,7 +103,13 @@ impl Region {
         now: Timestamp,
     ) -> Result<Option<Fault>, StoreError> {
         let number = self.faults.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let fault = Fault { id: number.to_string(), kind, offset_ms, ttl, began_ms: now.as_unix_ms() };
+        let fault = Fault {
+            id: number.to_string(),
+            kind,
+            offset_ms,
+            ttl,
+            began_ms: now.as_unix_ms(),
+        };
         {
             let mut running = self.faults.running.lock();
             if running.len() >= FAULTS_MAX {

@@ -50,12 +50,18 @@ impl Region {
             }
         }
         if let Some(first) = seen.items.first() {
-            self.metrics.check_duration(first.limit.mode).observe(started.elapsed());
+            self.metrics
+                .check_duration(first.limit.mode)
+                .observe(started.elapsed());
         }
     }
 
     fn refused(&self, seen: &Seen<'_>, item: &Item<'_>, told: &ItemOutcome, reason: Reason) {
-        debug_assert_eq!(told.decision, Decision::Deny, "a reason is given for a refusal alone");
+        debug_assert_eq!(
+            told.decision,
+            Decision::Deny,
+            "a reason is given for a refusal alone"
+        );
         let key = (!item.key.is_empty()).then_some(item.key);
         let quota = item.limit.rule.quota();
         let logged = self.refusal_log.log(
@@ -90,7 +96,9 @@ impl Region {
             quota,
             reason,
             decided_by: told.decided_by,
-            retry_at_ms: told.retry_after.map(|wait| seen.now.plus(wait).as_unix_ms()),
+            retry_at_ms: told
+                .retry_after
+                .map(|wait| seen.now.plus(wait).as_unix_ms()),
         };
         self.rejections.push(rejection, seen.tenant_view.known);
     }

@@ -69,14 +69,19 @@ impl Wanted<'_> {
     fn matches(&self, rejection: &Rejection) -> bool {
         self.tenant.is_none_or(|tenant| tenant == rejection.tenant)
             && self.limit.is_none_or(|limit| limit == rejection.limit)
-            && self.key.is_none_or(|key| Some(key) == rejection.key.as_deref())
+            && self
+                .key
+                .is_none_or(|key| Some(key) == rejection.key.as_deref())
     }
 }
+
+/// A ring of refusals for each tenant.
+type Rings = HashMap<String, VecDeque<Rejection>>;
 
 /// The newest refusals of one region.
 #[derive(Debug)]
 pub struct Rejections {
-    shards: Box<[Mutex<HashMap<String, VecDeque<Rejection>>>]>,
+    shards: Box<[Mutex<Rings>]>,
     unknown: Mutex<VecDeque<Rejection>>,
     hasher: RandomState,
 }
@@ -111,7 +116,10 @@ impl Rejections {
             return;
         }
         if shard.len() == TENANTS_PER_SHARD {
-            let oldest = shard.iter().min_by_key(|(_, ring)| ring.back().map(|r| r.at_ms)).map(|(t, _)| t.clone());
+            let oldest = shard
+                .iter()
+                .min_by_key(|(_, ring)| ring.back().map(|r| r.at_ms))
+                .map(|(t, _)| t.clone());
             if let Some(tenant) = oldest {
                 shard.remove(&tenant);
             }
@@ -125,10 +133,20 @@ impl Rejections {
         for shard in &self.shards {
             let shard = shard.lock();
             for ring in shard.values() {
-                found.extend(ring.iter().filter(|rejection| wanted.matches(rejection)).cloned());
+                found.extend(
+                    ring.iter()
+                        .filter(|rejection| wanted.matches(rejection))
+                        .cloned(),
+                );
             }
         }
-        found.extend(self.unknown.lock().iter().filter(|rejection| wanted.matches(rejection)).cloned());
+        found.extend(
+            self.unknown
+                .lock()
+                .iter()
+                .filter(|rejection| wanted.matches(rejection))
+                .cloned(),
+        );
         found.sort_by_key(|rejection| std::cmp::Reverse(rejection.at_ms));
         found.truncate(most);
         found
@@ -164,11 +182,26 @@ mod tests {
             rejections.push(rejection("loud", at_ms), true);
             rejections.push(rejection(&format!("stranger-{at_ms}"), at_ms), false);
         }
-        let of_quiet = rejections.newest(&Wanted { tenant: Some("quiet"), ..Wanted::default() }, 10);
+        let of_quiet = rejections.newest(
+            &Wanted {
+                tenant: Some("quiet"),
+                ..Wanted::default()
+            },
+            10,
+        );
         assert_eq!(of_quiet.len(), 1);
-        let of_loud = rejections.newest(&Wanted { tenant: Some("loud"), ..Wanted::default() }, 1000);
+        let of_loud = rejections.newest(
+            &Wanted {
+                tenant: Some("loud"),
+                ..Wanted::default()
+            },
+            1000,
+        );
         assert_eq!(of_loud.len(), PER_TENANT);
         assert_eq!(of_loud[0].at_ms, 9_999);
-        assert!(rejections.newest(&Wanted::default(), 100_000).len() <= PER_TENANT + UNKNOWN_TENANTS + 1);
+        assert!(
+            rejections.newest(&Wanted::default(), 100_000).len()
+                <= PER_TENANT + UNKNOWN_TENANTS + 1
+        );
     }
 }

@@ -21,6 +21,7 @@ use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
 use crate::ledger::Bounds;
 use crate::ledger::Ledger;
 use crate::ledger::answers::Answers;
@@ -31,7 +32,6 @@ use crate::ledger::idempotency::KeptAnswer;
 use crate::ledger::restore::Restorer;
 use crate::region::changes::Changes;
 use crate::region::clock::Clock;
-use crate::region::clock::Stopwatch;
 use crate::region::config::CheckAuth;
 use crate::region::config::Config;
 use crate::region::config::HeaderStyles;
@@ -46,6 +46,9 @@ use crate::telemetry::meters::LimitMeters;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::refusal::RefusalLog;
 use crate::usage::record::CounterRecord;
+
+/// The counters of a limit for tenants of a plan.
+type Metered = (LimitId, Option<PlanName>, Mode, Arc<LimitMeters>);
 
 /// A running region.
 pub struct Region {
@@ -89,9 +92,9 @@ pub struct Region {
     pub faults: Faults,
     /// Where its files are.
     pub data_dir: PathBuf,
-    /// Runs since the start.
-    pub uptime: Stopwatch,
-    meters: ArcSwap<HashTable<(LimitId, Option<PlanName>, Mode, Arc<LimitMeters>)>>,
+    /// Region time of the start.
+    pub started_at: Timestamp,
+    meters: ArcSwap<HashTable<Metered>>,
     hasher: RandomState,
     draining: AtomicBool,
     manual_set: AtomicBool,
@@ -107,9 +110,17 @@ impl Region {
         let started = clock.stopwatch();
         let opened = Store::open(&config.data_dir, &config.region, entropy::bits64())
             .with_context(|| format!("data_dir {}", config.data_dir.display()))?;
-        let Opened { store, actors, start, last_time, catalogue, changes } = opened;
+        let Opened {
+            store,
+            actors,
+            start,
+            last_time,
+            catalogue,
+            changes,
+        } = opened;
         clock.start_from(last_time);
-        let changes = Changes::restore(store.clone(), catalogue, changes).context("the catalogue in log.db")?;
+        let changes = Changes::restore(store.clone(), catalogue, changes)
+            .context("the catalogue in log.db")?;
         let bounded = |max: u64| usize::try_from(max).unwrap_or(usize::MAX);
         let seed = || [entropy::bits64(), entropy::bits64()];
         let bounds = Bounds {
@@ -137,7 +148,7 @@ impl Region {
             flushed: watch::Sender::new(0),
             faults: Faults::default(),
             data_dir: config.data_dir.clone(),
-            uptime: clock.stopwatch(),
+            started_at: clock.now(),
             meters: ArcSwap::default(),
             hasher: RandomState::with_seeds(1, 2, 3, 4),
             draining: AtomicBool::new(false),
@@ -161,12 +172,19 @@ impl Region {
         let now = (!self.clock.is_manual()).then(|| self.clock.now());
         let view = self.view();
         let names = self.changes.names();
-        let mut restoring = Restoring { region: self, restorer: Restorer::new(&self.ledger) };
-        self.store.restore(now, &mut restoring).context("the counts on disk")?;
+        let mut restoring = Restoring {
+            region: self,
+            restorer: Restorer::new(&self.ledger),
+        };
+        self.store
+            .restore(now, &mut restoring)
+            .context("the counts on disk")?;
         restoring.restorer.finish(|limit| names.get(limit.as_str()));
         self.holds.for_each(|hold| {
             let concurrency = |counter: &crate::usage::record::CounterId| {
-                let found = view.tenant(&counter.tenant)?.limit(counter.limit.as_str())?;
+                let found = view
+                    .tenant(&counter.tenant)?
+                    .limit(counter.limit.as_str())?;
                 matches!(found.limit.rule, Rule::Concurrency { .. }).then_some(found.id)
             };
             self.ledger.restore_leases(hold, concurrency);
@@ -187,7 +205,9 @@ impl Region {
     /// What the counters of one shard changed, for disk.
     pub fn drain(&self, shard: usize, out: &mut Vec<CounterRecord>) {
         let names = self.changes.names();
-        let name_of = |id: LimitId| -> Option<LimitName> { names.names().get(usize::try_from(id.0).ok()?).cloned() };
+        let name_of = |id: LimitId| -> Option<LimitName> {
+            names.names().get(usize::try_from(id.0).ok()?).cloned()
+        };
         self.ledger.drain(shard, name_of, out);
     }
 
@@ -197,7 +217,11 @@ impl Region {
         let seen = *flushed.borrow_and_update();
         self.flush_wanted.notify_one();
         // One flush may have been running already; the second began after this call.
-        flushed.wait_for(|count| *count >= seen + 2 || self.store.is_failed()).await.is_ok() && !self.store.is_failed()
+        flushed
+            .wait_for(|count| *count >= seen + 2 || self.store.is_failed())
+            .await
+            .is_ok()
+            && !self.store.is_failed()
     }
 
     /// Whether each condition for serving is met. A peer out of reach is none of them.
@@ -232,7 +256,9 @@ impl Region {
     /// The counters of a limit for tenants of a plan.
     pub fn meters(&self, item: &Item<'_>, tier: Option<&PlanName>) -> Arc<LimitMeters> {
         let mode = item.limit.mode;
-        let hash = self.hasher.hash_one((item.id.0, tier.map(PlanName::as_str)));
+        let hash = self
+            .hasher
+            .hash_one((item.id.0, tier.map(PlanName::as_str)));
         let known = self.meters.load();
         let found = known.find(hash, |(id, plan, known_mode, _)| {
             *id == item.id && *known_mode == mode && plan.as_ref() == tier
@@ -240,13 +266,17 @@ impl Region {
         if let Some((.., meters)) = found {
             return Arc::clone(meters);
         }
-        let meters = self.metrics.limits.limit(item.limit.name.as_str(), tier.map(PlanName::as_str), mode);
+        let meters =
+            self.metrics
+                .limits
+                .limit(item.limit.name.as_str(), tier.map(PlanName::as_str), mode);
         if known.len() < crate::telemetry::meters::LABEL_SETS_MAX {
             self.meters.rcu(|known| {
                 let mut next = HashTable::clone(known);
                 let entry = (item.id, tier.cloned(), mode, Arc::clone(&meters));
                 next.insert_unique(hash, entry, |(id, plan, ..)| {
-                    self.hasher.hash_one((id.0, plan.as_ref().map(PlanName::as_str)))
+                    self.hasher
+                        .hash_one((id.0, plan.as_ref().map(PlanName::as_str)))
                 });
                 next
             });
@@ -262,12 +292,18 @@ impl Region {
         metrics.open_holds.set(gauge(self.holds.len()));
         metrics.idempotency_keys.set(gauge(self.answers.len()));
         metrics.store_failed.set(i64::from(self.store.is_failed()));
-        metrics.pending_commits.set(i64::try_from(self.store.stats().pending).unwrap_or(i64::MAX));
-        metrics.catalogue_version.set(i64::try_from(self.view().version()).unwrap_or(i64::MAX));
+        metrics
+            .pending_commits
+            .set(i64::try_from(self.store.stats().pending).unwrap_or(i64::MAX));
+        metrics
+            .catalogue_version
+            .set(i64::try_from(self.view().version()).unwrap_or(i64::MAX));
         metrics.set_clock_steps_back(self.clock.steps_followed_back());
         let refused = self.ledger.refused_keys();
         let told = self.refused_keys_told.swap(refused, Ordering::Relaxed);
-        metrics.refused_new_keys.inc_by(refused.saturating_sub(told));
+        metrics
+            .refused_new_keys
+            .inc_by(refused.saturating_sub(told));
     }
 }
 
@@ -280,7 +316,9 @@ struct Restoring<'a> {
 impl Sink for Restoring<'_> {
     fn counter(&mut self, record: CounterRecord) {
         // A limit that was deleted has no tenant to serve: its use is over.
-        let Some(limit) = self.region.changes.names().get(record.id.limit.as_str()) else { return };
+        let Some(limit) = self.region.changes.names().get(record.id.limit.as_str()) else {
+            return;
+        };
         self.restorer.counter(record, limit);
     }
 

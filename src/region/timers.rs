@@ -34,9 +34,24 @@ const BATCH_RECORDS_MAX: usize = 50_000;
 /// Starts the loops; they end after `stop` turns true. The flush loop is not among them: it must outlive
 /// the last request.
 pub fn start(region: &Arc<Region>, stop: &watch::Receiver<bool>) {
-    tokio::spawn(every(SWEEP_INTERVAL, Arc::clone(region), stop.clone(), |region| async move { region.sweep() }));
-    tokio::spawn(every(TEND_INTERVAL, Arc::clone(region), stop.clone(), |region| async move { region.tend().await }));
-    tokio::spawn(every(PROBE_INTERVAL, Arc::clone(region), stop.clone(), |region| async move { region.probe().await }));
+    tokio::spawn(every(
+        SWEEP_INTERVAL,
+        Arc::clone(region),
+        stop.clone(),
+        |region| async move { region.sweep() },
+    ));
+    tokio::spawn(every(
+        TEND_INTERVAL,
+        Arc::clone(region),
+        stop.clone(),
+        |region| async move { region.tend().await },
+    ));
+    tokio::spawn(every(
+        PROBE_INTERVAL,
+        Arc::clone(region),
+        stop.clone(),
+        |region| async move { region.probe().await },
+    ));
 }
 
 /// Waits until `stop` turns true, or nobody can turn it any more.
@@ -101,11 +116,21 @@ impl Flusher {
             self.hand_over(region, *batch).await?;
         }
         let mark = region.store.sync_mark();
-        let mut batch = Batch { now: region.clock.now(), holds: region.holds.drain(), ..Batch::default() };
+        let mut batch = Batch {
+            now: region.clock.now(),
+            holds: region.holds.drain(),
+            ..Batch::default()
+        };
         for shard in 0..region.ledger.shards() {
             region.drain(shard, &mut batch.records);
             if batch.records.len() >= BATCH_RECORDS_MAX {
-                let full = std::mem::replace(&mut batch, Batch { now: region.clock.now(), ..Batch::default() });
+                let full = std::mem::replace(
+                    &mut batch,
+                    Batch {
+                        now: region.clock.now(),
+                        ..Batch::default()
+                    },
+                );
                 self.hand_over(region, full).await?;
             }
         }
@@ -118,7 +143,10 @@ impl Flusher {
             Ok(()) => Ok(()),
             Err(Unflushed { error, batch }) => {
                 self.refused = Some(batch);
-                region.metrics.errors(crate::telemetry::metrics::Stage::Store).inc();
+                region
+                    .metrics
+                    .errors(crate::telemetry::metrics::Stage::Store)
+                    .inc();
                 Err(error)
             }
         }
@@ -129,7 +157,8 @@ impl Region {
     fn sweep(&self) {
         let Some(now) = self.expiry_now() else { return };
         let cells = (self.ledger.keys() / SWEEPS_PER_ROUND).max(SWEEP_CELLS_MIN);
-        self.ledger.sweep(now, u32::try_from(cells).unwrap_or(u32::MAX));
+        self.ledger
+            .sweep(now, u32::try_from(cells).unwrap_or(u32::MAX));
         self.holds.sweep(now, SWEEP_ENTRIES);
         self.answers.sweep(now, SWEEP_ENTRIES);
     }

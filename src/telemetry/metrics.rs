@@ -27,6 +27,7 @@ use crate::telemetry::meters::mode_index;
 use crate::telemetry::meters::mode_label;
 
 /// A metric's name (counters are shown with `_total` behind it) and what it tells.
+#[derive(Clone, Copy)]
 struct Name(&'static str, &'static str);
 
 const ALLOWED: Name = Name("rate_limit_allowed", "Checks of a limit that were allowed");

@@ -52,14 +52,22 @@ fn on_a_thread<F: Future<Output = ()>>(
     let (stop, stopped) = watch::channel(false);
     let (tell, told) = oneshot::channel();
     let thread = thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         runtime.block_on(async {
             let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-            tell.send(listener.local_addr().expect("an address")).expect("the bench waits");
+            tell.send(listener.local_addr().expect("an address"))
+                .expect("the bench waits");
             serve(listener, stopped).await;
         });
     });
-    Served { address: told.blocking_recv().expect("the server's address"), stop, thread: Some(thread) }
+    Served {
+        address: told.blocking_recv().expect("the server's address"),
+        stop,
+        thread: Some(thread),
+    }
 }
 
 /// A region's configuration in a directory.
@@ -80,11 +88,19 @@ pub async fn set_limits(region: &Region) {
             "tenants":{"acme":{}}}"#,
     );
     let entry = Entry {
-        author: Author::Operator { token: "bench".to_owned() },
+        author: Author::Operator {
+            token: "bench".to_owned(),
+        },
         expected_version: None,
-        change: Change::Patch { tree: tree.expect("a catalogue") },
+        change: Change::Patch {
+            tree: tree.expect("a catalogue"),
+        },
     };
-    region.changes.propose(region.clock.now(), entry).await.expect("a change");
+    region
+        .changes
+        .propose(region.clock.now(), entry)
+        .await
+        .expect("a change");
 }
 
 fn region(dir: &Path, flush_interval: &str) -> Served {
@@ -93,7 +109,11 @@ fn region(dir: &Path, flush_interval: &str) -> Served {
         let region = Region::open(&config, Clock::real()).expect("a region");
         set_limits(&region).await;
         timers::start(&region, &stop);
-        let flusher = tokio::spawn(timers::flush_until(Arc::clone(&region), config.flush_interval, stop.clone()));
+        let flusher = tokio::spawn(timers::flush_until(
+            Arc::clone(&region),
+            config.flush_interval,
+            stop.clone(),
+        ));
         let grace = highwater::domain::time::Span::from_seconds(5);
         listener::serve(listener, routes::router(Arc::clone(&region)), stop, grace).await;
         flusher.await.expect("the flusher");
@@ -107,7 +127,10 @@ fn bare(answer: &'static str) -> Served {
         let handler = move |bytes: axum::body::Bytes| async move {
             let parsed: Result<CheckBody<'_>, _> = body::parse(&bytes);
             assert!(parsed.is_ok(), "the load sends good bodies");
-            ([(axum::http::header::CONTENT_TYPE, "application/json")], answer)
+            (
+                [(axum::http::header::CONTENT_TYPE, "application/json")],
+                answer,
+            )
         };
         let router = axum::Router::new().route("/v1/check", axum::routing::post(handler));
         axum::serve(listener, router)
@@ -118,17 +141,31 @@ fn bare(answer: &'static str) -> Served {
 }
 
 fn checks(keys: usize) -> Arc<Vec<Vec<u8>>> {
-    let body = |key: usize| format!(r#"{{"tenant":"acme","limit":"api","key":"user-{key:08x}","cost":1}}"#);
-    Arc::new((0..keys).map(|key| load::request("/v1/check", &body(key))).collect())
+    let body = |key: usize| {
+        format!(r#"{{"tenant":"acme","limit":"api","key":"user-{key:08x}","cost":1}}"#)
+    };
+    Arc::new(
+        (0..keys)
+            .map(|key| load::request("/v1/check", &body(key)))
+            .collect(),
+    )
 }
 
 fn batches(keys: usize, items: usize) -> Arc<Vec<Vec<u8>>> {
-    let item = |key: usize| format!(r#"{{"tenant":"acme","limit":"api","key":"user-{key:08x}","cost":1}}"#);
+    let item = |key: usize| {
+        format!(r#"{{"tenant":"acme","limit":"api","key":"user-{key:08x}","cost":1}}"#)
+    };
     let body = |batch: usize| {
-        let items: Vec<String> = (0..items).map(|offset| item((batch * items + offset) % keys)).collect();
+        let items: Vec<String> = (0..items)
+            .map(|offset| item((batch * items + offset) % keys))
+            .collect();
         format!(r#"{{"items":[{}]}}"#, items.join(","))
     };
-    Arc::new((0..keys / items).map(|batch| load::request("/v1/check/batch", &body(batch))).collect())
+    Arc::new(
+        (0..keys / items)
+            .map(|batch| load::request("/v1/check/batch", &body(batch)))
+            .collect(),
+    )
 }
 
 /// The ratios of `a` to `b`, taking turns.
@@ -137,7 +174,11 @@ fn turns(mut a: impl FnMut() -> f64, mut b: impl FnMut() -> f64) -> (f64, f64, f
     b();
     let pairs: Vec<(f64, f64)> = (0..TURNS).map(|_| (a(), b())).collect();
     let ratio = median(pairs.iter().map(|(a, b)| a / b).collect());
-    (ratio, median(pairs.iter().map(|(a, _)| *a).collect()), median(pairs.iter().map(|(_, b)| *b).collect()))
+    (
+        ratio,
+        median(pairs.iter().map(|(a, _)| *a).collect()),
+        median(pairs.iter().map(|(_, b)| *b).collect()),
+    )
 }
 
 const ANSWER: &str = r#"{"decision":"allow","region":"us-east-1","delay_ms":0,"results":[{"limit":"api","key":"user-00000000","mode":"regional","decision":"allow","quota":1000000000,"used":1,"remaining":999999999,"reset_after_ms":1,"retry_after_ms":null,"decided_by":"local","staleness_ms":0,"degraded":false,"epoch":1}]}"#;
@@ -147,11 +188,17 @@ pub fn against_bare() -> Vec<Row> {
     let dir = tempfile::tempdir().expect("a directory");
     let (ours, bare) = (region(dir.path(), "100ms"), bare(ANSWER));
     let requests = checks(KEYS);
-    let (ratio, own, other) =
-        turns(|| load::run(ours.address, &requests, TURN), || load::run(bare.address, &requests, TURN));
+    let (ratio, own, other) = turns(
+        || load::run(ours.address, &requests, TURN),
+        || load::run(bare.address, &requests, TURN),
+    );
     vec![Row {
         what: "`POST /v1/check`, 100 k keys: requests/s against a bare axum handler of the same bytes",
-        measured: format!("{ratio:.2} × ({:.0} k/s to {:.0} k/s)", own / 1e3, other / 1e3),
+        measured: format!(
+            "{ratio:.2} × ({:.0} k/s to {:.0} k/s)",
+            own / 1e3,
+            other / 1e3
+        ),
         wanted: "≥ 0.75 ×",
     }]
 }
@@ -167,7 +214,11 @@ pub fn batch_against_single() -> Vec<Row> {
     );
     vec![Row {
         what: "`POST /v1/check/batch`, 100 a call: checks/s against single calls",
-        measured: format!("{ratio:.1} × ({:.0} k/s to {:.0} k/s)", many / 1e3, one / 1e3),
+        measured: format!(
+            "{ratio:.1} × ({:.0} k/s to {:.0} k/s)",
+            many / 1e3,
+            one / 1e3
+        ),
         wanted: "≥ 8 ×",
     }]
 }
@@ -177,8 +228,10 @@ pub fn hot_key_against_many() -> Vec<Row> {
     let dir = tempfile::tempdir().expect("a directory");
     let ours = region(dir.path(), "100ms");
     let (hot, many) = (checks(1), checks(KEYS));
-    let (ratio, _, _) =
-        turns(|| load::run(ours.address, &hot, TURN), || load::run(ours.address, &many, TURN));
+    let (ratio, _, _) = turns(
+        || load::run(ours.address, &hot, TURN),
+        || load::run(ours.address, &many, TURN),
+    );
     vec![Row {
         what: "one hot key against 100 k keys, requests/s",
         measured: format!("{ratio:.2} ×"),
@@ -188,11 +241,16 @@ pub fn hot_key_against_many() -> Vec<Row> {
 
 /// Flushing to disk beside not flushing.
 pub fn persistence_on_against_off() -> Vec<Row> {
-    let (on_dir, off_dir) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let (on_dir, off_dir) = (
+        tempfile::tempdir().expect("a directory"),
+        tempfile::tempdir().expect("a directory"),
+    );
     let (on, off) = (region(on_dir.path(), "100ms"), region(off_dir.path(), "1h"));
     let requests = checks(KEYS);
-    let (ratio, _, _) =
-        turns(|| load::run(on.address, &requests, TURN), || load::run(off.address, &requests, TURN));
+    let (ratio, _, _) = turns(
+        || load::run(on.address, &requests, TURN),
+        || load::run(off.address, &requests, TURN),
+    );
     vec![Row {
         what: "persistence on against off (`async`), 100 k keys, requests/s",
         measured: format!("{ratio:.2} ×"),

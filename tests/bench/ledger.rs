@@ -28,8 +28,19 @@ const TURNS: usize = 7;
 /// An empty ledger.
 pub fn ledger() -> Ledger {
     let region = highwater::domain::name::RegionName::new("us-east-1").expect("a name");
-    let bounds = Bounds { keys_max: 20_000_000, keys_per_tenant_max: 20_000_000 };
-    Ledger::new(bounds, ActorTable::alone(Actor { region, incarnation: 1 }), 1, [1, 2])
+    let bounds = Bounds {
+        keys_max: 20_000_000,
+        keys_per_tenant_max: 20_000_000,
+    };
+    Ledger::new(
+        bounds,
+        ActorTable::alone(Actor {
+            region,
+            incarnation: 1,
+        }),
+        1,
+        [1, 2],
+    )
 }
 
 /// A token bucket that never runs dry here.
@@ -59,12 +70,20 @@ pub fn limit() -> Limit {
 
 /// Keys in an order that no cache can guess.
 pub fn keys() -> Vec<String> {
-    (0..KEYS).map(|key| format!("user-{:08x}", (key as u32).wrapping_mul(0x9E37_79B1))).collect()
+    (0..KEYS)
+        .map(|key| format!("user-{:08x}", (key as u32).wrapping_mul(0x9E37_79B1)))
+        .collect()
 }
 
 /// One check of one key.
 pub fn check(ledger: &Ledger, limit: &Limit, key: &str, now: Timestamp) -> bool {
-    let items = [Item { limit, id: LimitId(0), epoch: 1, key, cost: 1 }];
+    let items = [Item {
+        limit,
+        id: LimitId(0),
+        epoch: 1,
+        key,
+        cost: 1,
+    }];
     let request = Request {
         now,
         tenant: "acme",
@@ -119,7 +138,11 @@ pub fn decisions() -> Vec<Row> {
         other.push(time(1, &theirs));
         two.push(time(2, &ours));
     }
-    let against: Vec<f64> = one.iter().zip(&other).map(|(ours, theirs)| ours / theirs).collect();
+    let against: Vec<f64> = one
+        .iter()
+        .zip(&other)
+        .map(|(ours, theirs)| ours / theirs)
+        .collect();
     let speed_up: Vec<f64> = one.iter().zip(&two).map(|(one, two)| one / two).collect();
     vec![
         Row {

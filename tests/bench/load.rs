@@ -25,14 +25,23 @@ pub fn request(path: &str, body: &str) -> Vec<u8> {
 
 /// Sends `requests` in turn over all connections for `time`; answers requests per second.
 pub fn run(address: SocketAddr, requests: &Arc<Vec<Vec<u8>>>, time: Duration) -> f64 {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let answered = Arc::new(AtomicU64::new(0));
         let began = Instant::now();
         let until = began + time;
         let senders: Vec<_> = (0..CONNECTIONS)
             .map(|sender| {
-                tokio::spawn(send(address, Arc::clone(requests), sender, until, Arc::clone(&answered)))
+                tokio::spawn(send(
+                    address,
+                    Arc::clone(requests),
+                    sender,
+                    until,
+                    Arc::clone(&answered),
+                ))
             })
             .collect();
         for sender in senders {
@@ -55,17 +64,18 @@ async fn send(
     let mut buffer = vec![0; 256 * 1024];
     let mut next = sender * requests.len() / CONNECTIONS;
     while Instant::now() < until {
-        stream.write_all(&requests[next % requests.len()]).await.expect("a request");
+        stream
+            .write_all(&requests[next % requests.len()])
+            .await
+            .expect("a request");
         next += 1;
         let mut filled = 0;
         loop {
             let read = stream.read(&mut buffer[filled..]).await.expect("an answer");
             assert!(read > 0, "the server closed the connection");
             filled += read;
-            if let Some(length) = answer_length(&buffer[..filled]) {
-                if filled >= length {
-                    break;
-                }
+            if answer_length(&buffer[..filled]).is_some_and(|length| filled >= length) {
+                break;
             }
         }
         answered.fetch_add(1, Ordering::Relaxed);
@@ -76,6 +86,8 @@ async fn send(
 fn answer_length(bytes: &[u8]) -> Option<usize> {
     let head = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).ok()?;
-    let length = text.lines().find_map(|line| line.strip_prefix("content-length: "))?;
+    let length = text
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))?;
     Some(head + length.trim().parse::<usize>().ok()?)
 }

@@ -20,10 +20,18 @@ pub struct Row {
     pub wanted: &'static str,
 }
 
+/// One measurement, with the rows that it gives.
+type Bench = fn() -> Vec<Row>;
+
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()));
-    let benches: [(&str, fn() -> Vec<Row>); 6] = [
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let runs = |name: &str| {
+        wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
+    };
+    let benches: [(&str, Bench); 6] = [
         ("http", http::against_bare),
         ("batch", http::batch_against_single),
         ("hot", http::hot_key_against_many),
@@ -34,7 +42,12 @@ fn main() {
     println!("| what | measured | wanted |\n|---|---|---|");
     for (name, bench) in benches {
         if runs(name) {
-            for Row { what, measured, wanted } in bench() {
+            for Row {
+                what,
+                measured,
+                wanted,
+            } in bench()
+            {
                 println!("| {what} | {measured} | {wanted} |");
             }
         }

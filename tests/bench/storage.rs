@@ -16,7 +16,11 @@ const KEYS: f64 = 1_000_000.0;
 /// Resident memory of this process in bytes.
 fn resident() -> f64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: f64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(f64::NAN);
+    let pages: f64 = text
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse().ok())
+        .unwrap_or(f64::NAN);
     pages * 4096.0
 }
 
@@ -33,7 +37,10 @@ pub fn memory_and_restart() -> Vec<Row> {
 
     let dir = tempfile::tempdir().expect("a directory");
     let config = http::config(dir.path(), "100ms");
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let region = Region::open(&config, Clock::real()).expect("a region");
         http::set_limits(&region).await;
@@ -73,7 +80,8 @@ pub fn memory_and_restart() -> Vec<Row> {
         region.store.close().await.expect("the store");
     });
     let began = Instant::now();
-    let region = runtime.block_on(async { Region::open(&config, Clock::real()).expect("a region") });
+    let region =
+        runtime.block_on(async { Region::open(&config, Clock::real()).expect("a region") });
     let restart = began.elapsed();
     assert_eq!(region.ledger.keys(), keys.len(), "every counter is back");
     vec![

@@ -78,9 +78,9 @@ fn act(
     table: &Answers,
     known: &mut BTreeMap<u8, Known>,
     now: &mut i64,
-    deed: Deed,
+    deed: &Deed,
 ) -> TestCaseResult {
-    match deed {
+    match *deed {
         Deed::Begin(key, body) => {
             let expected = match known.get(&key) {
                 Some(Known::Running(same)) if *same == body => Begin::Running,
@@ -131,7 +131,7 @@ fn a_key_is_answered_like_a_plain_map_would() {
             let table = Answers::new(MAX, [3, 4]);
             let (mut known, mut now) = (BTreeMap::new(), 0);
             for deed in deeds {
-                act(&table, &mut known, &mut now, deed)?;
+                act(&table, &mut known, &mut now, &deed)?;
             }
             Ok(())
         })

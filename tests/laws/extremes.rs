@@ -228,7 +228,7 @@ impl Scene {
                 self.ledger.merge(&record, self.desk.id);
                 let mut restorer = Restorer::new(&self.ledger);
                 restorer.counter(*record, self.desk.id);
-                restorer.finish(|limit| id_of(limit));
+                restorer.finish(id_of);
             }
             Deed::Sweep => self.ledger.sweep(instant, 1 << 18),
             Deed::Drain => drop(drain(&self.ledger)),

@@ -1,5 +1,6 @@
 //! What the random tests have found, each with the values that showed it, so that it stays found.
 
+use highwater::catalogue::intern::LimitId;
 use highwater::domain::calendar::Period;
 use highwater::domain::decision::Decision;
 use highwater::domain::decision::Reason;
@@ -365,4 +366,35 @@ fn a_late_charge_adds_to_the_lease_of_its_hold() {
     assert_eq!(desk.charge_late(&ledger, ms(1), 3, 7, ms(30_000)), 3);
     assert_eq!(desk.look(&ledger, ms(2)).standing.used, 5);
     assert_eq!(desk.look(&ledger, ms(30_000)).standing.used, 0);
+}
+
+/// A damaged row with a tenant's name that no request can have stopped the start, or left counters that
+/// nothing could find.
+#[test]
+fn a_row_with_an_impossible_name_is_passed_over() {
+    let first = ledger_of_start(1, WIDE);
+    assert!(Desk::new(fixed(9, seconds(60))).passes(&first, ms(0), 1));
+    let written = drain(&first);
+    let long = "x".repeat(129);
+    for tenant in ["", ".", "a\nb", long.as_str()] {
+        let second = ledger_of_start(2, WIDE);
+        let mut damaged = written[0].clone();
+        damaged.id.tenant = tenant.to_owned();
+        second.merge(&damaged, LimitId(1));
+        assert_eq!(second.keys(), 0, "{tenant:?}");
+    }
+}
+
+/// A caller whose limit was replaced by one of another shape was allowed and told that nothing is left.
+#[test]
+fn a_caller_with_a_replaced_limit_is_told_how_it_stood_unused() {
+    let ledger = ledger();
+    let old = Desk::new(fixed(10, seconds(60)));
+    let mut new = Desk::new(log(10, seconds(60)));
+    new.epoch = 2;
+    assert!(new.passes(&ledger, ms(0), 4));
+    let told = old.take(&ledger, ms(0), 3);
+    assert_eq!(told.decision, Decision::Allow);
+    assert_eq!(told.standing.remaining, 10);
+    assert_eq!(new.look(&ledger, ms(0)).standing.used, 4);
 }

@@ -196,10 +196,10 @@ impl Model {
     }
 }
 
-fn act(region: &mut Region, model: &mut Model, deed: Deed, quota: u64) -> TestCaseResult {
+fn act(region: &mut Region, model: &mut Model, deed: &Deed, quota: u64) -> TestCaseResult {
     let now = ms(model.now);
     let nth = |hold: u8| 1 + u128::from(hold) % (model.holds.len() as u128 + 2);
-    match deed {
+    match *deed {
         Deed::Acquire { units, ttl } => {
             let hold = model.holds.len() as u128 + 1;
             let end = model.now + ttl;
@@ -268,7 +268,7 @@ fn try_holds(restarts: bool) {
                 now: 0,
             };
             for deed in deeds {
-                act(&mut region, &mut model, deed, quota)?;
+                act(&mut region, &mut model, &deed, quota)?;
             }
             prop_assert_eq!(region.holds.len(), model.holds.len());
             Ok(())

@@ -6,6 +6,7 @@
 //! - [`cases`]: exact cases that no HTTP test can reach, since they need single nanoseconds.
 //! - [`ledger`]: the properties that the header of `src/ledger/mod.rs` names.
 //! - [`holds`], [`answers`]: leases, the table of holds, the table of remembered answers.
+//! - [`receipts`]: giving units back to the charge they came from.
 //! - [`restart`]: what a ledger wrote, merged into a fresh one, gives the same answers.
 //! - [`decoders`]: everything that reads bytes from outside, with any bytes (`tests/fuzz/` runs the same
 //!   list without an end).
@@ -19,13 +20,18 @@
 mod answers;
 mod bounds;
 mod cases;
+mod decoders;
 mod extremes;
 mod found;
 mod holds;
 mod ledger;
 mod oracle;
+mod receipts;
 mod restart;
 mod scene;
 mod sizes;
 mod steps;
 mod traces;
+
+#[path = "../fuzz/targets.rs"]
+mod targets;

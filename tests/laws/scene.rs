@@ -325,12 +325,7 @@ impl Desk {
             units,
         };
         ledger
-            .charge_late(
-                &self.item(units),
-                &self.tenant,
-                lease,
-                now,
-            )
+            .charge_late(&self.item(units), &self.tenant, lease, now)
             .units
     }
 }

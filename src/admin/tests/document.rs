@@ -96,6 +96,36 @@ async fn every_reference_leads_somewhere() {
     );
 }
 
+/// What answers hold must be what the document allows: a page's items have the fields of an item and a name.
+#[tokio::test]
+async fn fields_of_one_struct_among_those_of_another_are_described_together() {
+    let document = document().await;
+    assert!(!document.to_string().contains("allOf"));
+    let schema = |name: &str| {
+        document
+            .pointer(&format!("/components/schemas/{name}"))
+            .cloned()
+            .expect(name)
+    };
+    let limit = schema("TenantLimit");
+    for field in ["quota", "window", "keys", "own"] {
+        assert!(limit["properties"][field].is_object(), "{field}");
+    }
+    assert_eq!(limit["additionalProperties"], false);
+    let catalogue = schema("CatalogueDocument");
+    assert!(
+        catalogue["properties"]["version"].is_object()
+            && catalogue["properties"]["plans"].is_object()
+    );
+    let page = schema("ItemPage_Named_LimitSpec");
+    let item = &page["properties"]["items"]["items"];
+    assert!(
+        item["properties"]["name"].is_object() && item["properties"]["quota"].is_object(),
+        "{page}"
+    );
+    assert_eq!(item["required"], serde_json::json!(["name"]));
+}
+
 fn collect(value: &Value, references: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {

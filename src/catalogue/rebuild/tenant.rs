@@ -100,8 +100,13 @@ impl<'a> Rebuild<'a> {
         names.extend(definition.iter().flat_map(|tenant| tenant.limits.keys()));
         let mut exceptions = LimitEpochs::new();
         let mut resets = TenantResets::new();
-        let mut differs =
-            definition.is_some_and(|tenant| tenant.time_zone.is_some() || tenant.anchor.is_some());
+        // Also when all that differs waits for a limit that does not exist yet: it must be found then.
+        let mut differs = definition.is_some_and(|tenant| {
+            let mut items = tenant.limits.values();
+            tenant.time_zone.is_some()
+                || tenant.anchor.is_some()
+                || items.any(|item| !item.is_empty())
+        });
         let mut views = Vec::with_capacity(names.len());
         for name in names {
             let piece = match self.piece(subject, name) {

@@ -15,6 +15,7 @@ use crate::catalogue::change::Change;
 use crate::catalogue::change::Refused;
 use crate::catalogue::tree::Tenant;
 use crate::catalogue::tree::Tree;
+use crate::domain::limit::Rule;
 use crate::domain::name::Key;
 use crate::domain::time::Span;
 
@@ -148,6 +149,13 @@ fn a_limit_goes_although_a_tenant_has_chosen_an_amount_for_it() {
     let view = fixture.catalogue.view().tenant("acme").expect("a tenant");
     assert!(view.limit("bucket").is_none());
     assert_eq!(fixture.reread().view(), fixture.catalogue.view());
+    let bucket = json!({ "capacity": 100, "refill": 10, "per": "1s" });
+    fixture.put_limit("bucket", &bucket).expect("accepted");
+    let limit = &fixture.limit("acme", "bucket").limit;
+    let Rule::TokenBucket { refill, .. } = limit.rule else {
+        panic!("{limit:?}");
+    };
+    assert_eq!(refill, 1, "the choice counts again");
 }
 
 #[test]

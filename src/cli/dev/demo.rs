@@ -45,7 +45,7 @@ pub async fn apply(region: &RegionPlan) -> anyhow::Result<()> {
 
 /// What is printed when all regions are ready.
 pub fn welcome(plan: &Plan, kept: Option<&Path>, latency: Option<Span>) -> String {
-    let header = ["REGION", "CHECK", "ADMIN"].map(str::to_owned).to_vec();
+    let header = ["REGION", "CHECK", "ADMIN"].map(str::to_owned);
     let line = |region: &RegionPlan| {
         vec![
             region.name.to_owned(),
@@ -53,7 +53,8 @@ pub fn welcome(plan: &Plan, kept: Option<&Path>, latency: Option<Span>) -> Strin
             format!("http://{}", region.admin()),
         ]
     };
-    let mut text = output::aligned(header, plan.regions.iter().map(line).collect());
+    let lines: Vec<Vec<String>> = plan.regions.iter().map(line).collect();
+    let mut text = output::aligned(&header, &lines);
     let data = kept.map_or_else(|| "temporary".to_owned(), |dir| dir.display().to_string());
     text.push_str(&format!(
         "\nAdmin token: {DEV_TOKEN}   Data: {data}   Faults can be injected\n"

@@ -70,7 +70,7 @@ fn delay(text: &str) -> Result<Span, String> {
 }
 
 /// Runs `dev`.
-pub fn dev(args: DevArgs, log_format: LogFormat) -> anyhow::Result<Outcome> {
+pub fn dev(args: &DevArgs, log_format: LogFormat) -> anyhow::Result<Outcome> {
     logs::init(log_format)?;
     let dir = DataDir::new(args.data_dir.as_deref())?;
     let plan = Plan::new(args.regions, args.base_port, dir.path())?;
@@ -82,7 +82,7 @@ pub fn dev(args: DevArgs, log_format: LogFormat) -> anyhow::Result<Outcome> {
         manual_clock: args.manual_clock,
         log_format,
     };
-    runtime.block_on(run(&args, flags, &plan, &dir))
+    runtime.block_on(run(args, flags, &plan, &dir))
 }
 
 /// What every region is started with.

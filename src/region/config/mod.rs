@@ -160,7 +160,11 @@ impl HeaderStyles {
     /// The families of a list.
     pub fn new(styles: &[HeaderStyle]) -> Self {
         let has = |style: HeaderStyle| styles.contains(&style);
-        Self { ietf: has(HeaderStyle::Ietf), github: has(HeaderStyle::Github), legacy: has(HeaderStyle::Legacy) }
+        Self {
+            ietf: has(HeaderStyle::Ietf),
+            github: has(HeaderStyle::Github),
+            legacy: has(HeaderStyle::Legacy),
+        }
     }
 }
 

@@ -172,7 +172,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn keep(&mut self, key: &'static str, value: toml::Value, origin: Origin) {
+    fn keep(&mut self, key: &'static str, value: &toml::Value, origin: Origin) {
         let value = Some(value.to_string());
         self.resolved.push(Resolved { key, value, origin });
     }
@@ -190,7 +190,7 @@ impl<'a> Resolver<'a> {
             picked.or_else(|| default.map(|text| (Origin::Default, text.to_owned())))?;
         match parse(&text) {
             Ok(value) => {
-                self.keep(key, toml::Value::String(text), origin);
+                self.keep(key, &toml::Value::String(text), origin);
                 Some(value)
             }
             Err(message) => {
@@ -224,7 +224,7 @@ impl<'a> Resolver<'a> {
         }
         self.keep(
             key,
-            toml::Value::Integer(i64::try_from(value).unwrap_or(i64::MAX)),
+            &toml::Value::Integer(i64::try_from(value).unwrap_or(i64::MAX)),
             origin,
         );
         Some(value)
@@ -237,7 +237,7 @@ impl<'a> Resolver<'a> {
                 .map_err(|_| format!("\"{text}\" is neither true nor false"))
         });
         let (origin, value) = picked.unwrap_or((Origin::Default, default));
-        self.keep(key, toml::Value::Boolean(value), origin);
+        self.keep(key, &toml::Value::Boolean(value), origin);
         value
     }
 
@@ -262,7 +262,7 @@ impl<'a> Resolver<'a> {
         match parsed {
             Ok(values) => {
                 let texts = texts.into_iter().map(toml::Value::String).collect();
-                self.keep(key, toml::Value::Array(texts), origin);
+                self.keep(key, &toml::Value::Array(texts), origin);
                 Some(values)
             }
             Err(message) => {
