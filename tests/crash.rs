@@ -131,14 +131,13 @@ fn kill_9_under_load_loses_and_doubles_nothing() {
             .collect();
         server.start_again();
         repeat_unanswered(&server, &charges);
-        let lost_most = expect(&mut expected, &charges, killed);
         total.add(&charges);
-        verify(
-            &server,
-            &mut expected,
-            &lost_most,
-            &format!("round {round} of {rounds}, seed {seed}"),
-        );
+        let round = Round {
+            told: format!("round {round} of {rounds}, seed {seed}"),
+            charges,
+            killed,
+        };
+        round.verify(&server, &mut expected);
     }
     println!("{total:?}");
     assert!(
@@ -253,59 +252,73 @@ fn repeat_unanswered(server: &Server, charges: &[Charge]) {
     }
 }
 
-/// Adds a round's charges to what is expected; gives the most that each `async` counter may have lost.
-fn expect(
-    expected: &mut BTreeMap<Place, Expected>,
-    charges: &[Charge],
+/// What happened in one round.
+struct Round {
+    told: String,
+    charges: Vec<Charge>,
     killed: Instant,
-) -> BTreeMap<Place, u64> {
-    let acknowledged = charges.iter().filter_map(|charge| charge.acknowledged);
-    let slack = acknowledged.map(|(_, took)| took).max().unwrap_or_default();
-    let safe_before = killed.checked_sub(FLUSH_INTERVAL + 2 * slack);
-    let mut lost_most = BTreeMap::new();
-    for charge in charges {
-        let expected = expected.entry(charge.place.clone()).or_default();
-        expected.most += charge.cost;
-        match charge.acknowledged {
-            Some((at, _)) => {
-                expected.least += charge.cost;
-                if charge.place.0 == Kind::Async
-                    && safe_before.is_none_or(|safe_before| at > safe_before)
-                {
-                    *lost_most.entry(charge.place.clone()).or_default() += charge.cost;
-                }
-            }
-            None if charge.place.0.is_keyed() => expected.least += charge.cost,
-            None => {}
-        }
-    }
-    lost_most
 }
 
-/// Compares every counter; what it holds is the base of the next round.
-fn verify(
-    server: &Server,
-    expected: &mut BTreeMap<Place, Expected>,
-    lost_most: &BTreeMap<Place, u64>,
-    told: &str,
-) {
-    for ((kind, key), expected) in expected.iter_mut() {
-        let used = Counter::keyed(server, "t", kind.limit(), key).used();
-        let place = (*kind, key.clone());
-        let least = expected.least - lost_most.get(&place).copied().unwrap_or(0);
-        assert!(
-            used >= least,
-            "{kind:?} {key} lost {} units; {told}",
-            least - used
-        );
-        assert!(
-            used <= expected.most,
-            "{kind:?} {key} counts {} units too many; {told}",
-            used - expected.most
-        );
-        *expected = Expected {
-            least: used,
-            most: used,
-        };
+impl Round {
+    /// Compares every counter; what it holds is the base of the next round.
+    fn verify(&self, server: &Server, expected: &mut BTreeMap<Place, Expected>) {
+        for charge in &self.charges {
+            let expected = expected.entry(charge.place.clone()).or_default();
+            expected.most += charge.cost;
+            if charge.acknowledged.is_some() || charge.place.0.is_keyed() {
+                expected.least += charge.cost;
+            }
+        }
+        for (place, expected) in expected.iter_mut() {
+            let (kind, key) = place;
+            let used = Counter::keyed(server, "t", kind.limit(), key).used();
+            let doubled = used.saturating_sub(expected.most);
+            assert_eq!(
+                doubled, 0,
+                "{place:?} counts so much too much; {}",
+                self.told
+            );
+            let lost = expected.least.saturating_sub(used);
+            let age = self.age_of_last(place, lost);
+            let most = if *kind == Kind::Async {
+                self.loss_window()
+            } else {
+                Duration::ZERO
+            };
+            assert!(
+                age <= most,
+                "{place:?} lost {lost}: all of the last {age:?}, of {most:?} that may be lost; {}",
+                self.told
+            );
+            *expected = Expected {
+                least: used,
+                most: used,
+            };
+        }
+    }
+
+    /// How long before the kill acknowledged `async` charges are safe.
+    fn loss_window(&self) -> Duration {
+        let waits = self.charges.iter().filter_map(|charge| charge.acknowledged);
+        FLUSH_INTERVAL + 2 * waits.map(|(_, took)| took).max().unwrap_or_default()
+    }
+
+    /// How long before the kill the oldest of the newest charges of `units` in all was acknowledged.
+    fn age_of_last(&self, place: &Place, units: u64) -> Duration {
+        let of_place = self.charges.iter().filter(|charge| charge.place == *place);
+        let mut newest: Vec<(Instant, u64)> = of_place
+            .filter_map(|charge| Some((charge.acknowledged?.0, charge.cost)))
+            .collect();
+        newest.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
+        let mut missing = units;
+        let mut age = Duration::ZERO;
+        for (at, cost) in newest {
+            if missing == 0 {
+                return age;
+            }
+            missing = missing.saturating_sub(cost);
+            age = self.killed.saturating_duration_since(at);
+        }
+        if missing == 0 { age } else { Duration::MAX }
     }
 }
