@@ -134,7 +134,12 @@ impl Holds {
     /// Puts another version in place of a hold that was opened before.
     pub fn replace(&self, record: HoldRecord) {
         let key = record.key;
-        self.with(key, |hold| *hold = HoldRecord { version: hold.version + 1, ..record });
+        self.with(key, |hold| {
+            *hold = HoldRecord {
+                version: hold.version + 1,
+                ..record
+            }
+        });
     }
 
     /// Takes over a hold that was read back from disk; the newest version of one hold wins.

@@ -157,7 +157,9 @@ impl Ledger {
         {
             let mut tenants = self.tenant_shard(tenant).lock();
             match tenants.get_mut(tenant) {
-                Some(keys) if *keys as usize >= self.bounds.keys_per_tenant_max && !forced => return false,
+                Some(keys) if *keys as usize >= self.bounds.keys_per_tenant_max && !forced => {
+                    return false;
+                }
                 Some(keys) => *keys = keys.saturating_add(1),
                 None if self.bounds.keys_per_tenant_max == 0 && !forced => return false,
                 None => {

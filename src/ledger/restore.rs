@@ -123,11 +123,7 @@ impl Ledger {
         let mut shard = self.shards[shard].lock();
         let place = shard.find(hash, limit, tenant, key).unwrap_or_else(|| {
             self.admit_key(tenant, true);
-            shard.insert(
-                hash,
-                Name::new(limit, tenant, key),
-                Counter::new(epoch),
-            )
+            shard.insert(hash, Name::new(limit, tenant, key), Counter::new(epoch))
         });
         if let Some(entry) = shard.get(place) {
             change(&mut entry.counter);
