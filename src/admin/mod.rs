@@ -2,12 +2,13 @@
 //!
 //! - [`catalogue`], [`items`], [`tenant_limits`]: which limits there are; all changes go through [`write`].
 //! - [`tokens`], [`auth`]: who may do what.
-//! - [`operations`]: status, refusals, audit, draining, faults, clock, metrics, backup.
+//! - [`operations`]: status, refusals, audit, draining, clock, metrics, backup. [`faults`]: failures on purpose.
 //!
 //! A handler finds out who asks, reads its input, and only then looks at anything.
 
 pub mod auth;
 pub mod catalogue;
+pub mod faults;
 pub mod items;
 pub mod json;
 pub mod operations;
@@ -46,8 +47,8 @@ pub fn described() -> (Router<Arc<Region>>, OpenApi) {
         .routes(routes!(operations::audit))
         .routes(routes!(operations::drain))
         .routes(routes!(operations::resume))
-        .routes(routes!(operations::faults, operations::begin_fault))
-        .routes(routes!(operations::end_fault))
+        .routes(routes!(faults::faults, faults::begin_fault))
+        .routes(routes!(faults::end_fault))
         .routes(routes!(operations::clock))
         .routes(routes!(operations::metrics))
         .routes(routes!(operations::backup))

@@ -385,21 +385,16 @@ fn limit_headers(
     if frame.styles.ietf {
         // A limit's name is a slug, so it needs no escapes inside a structured field's string.
         let name = item.limit.name.as_str();
-        let mut text = String::with_capacity(name.len() + 48);
-        let _ = write!(text, "\"{name}\";q={quota}");
-        if let Some(seconds) = window_seconds(item) {
-            let _ = write!(text, ";w={seconds}");
-        } else {
-            text.push_str(";qu=\"concurrent-requests\"");
-        }
-        push(headers, RATELIMIT_POLICY, &text);
-        text.clear();
-        let _ = write!(
-            text,
-            "\"{name}\";r={};t={reset_seconds}",
-            standing.remaining
+        let policy = match window_seconds(item) {
+            Some(seconds) => format!("\"{name}\";q={quota};w={seconds}"),
+            None => format!("\"{name}\";q={quota};qu=\"concurrent-requests\""),
+        };
+        push(headers, RATELIMIT_POLICY, policy);
+        push(
+            headers,
+            RATELIMIT,
+            format!("\"{name}\";r={};t={reset_seconds}", standing.remaining),
         );
-        push(headers, RATELIMIT, &text);
     }
     if frame.styles.github {
         let reset = frame.now.plus(standing.reset_after).as_unix_seconds_ceil();
@@ -414,8 +409,8 @@ fn limit_headers(
     }
 }
 
-fn push(headers: &mut SmallVec<[(HeaderName, HeaderValue); 8]>, name: HeaderName, text: &str) {
-    if let Ok(value) = HeaderValue::from_str(text) {
+fn push(headers: &mut SmallVec<[(HeaderName, HeaderValue); 8]>, name: HeaderName, text: String) {
+    if let Ok(value) = HeaderValue::try_from(text) {
         headers.push((name, value));
     }
 }

@@ -1,6 +1,5 @@
 //! `POST /v1/check` and `POST /v1/check/batch`.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -9,8 +8,10 @@ use axum::http::HeaderMap;
 use axum::http::Response;
 use axum::response::IntoResponse;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::future::Either;
 use futures_util::future::join_all;
+use futures_util::future::ready;
 use smallvec::SmallVec;
 
 use crate::catalogue::view::View;
@@ -38,6 +39,7 @@ use crate::ledger::check::Item;
 use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
 use crate::ledger::idempotency::Operation;
+use crate::region::config::HeaderStyles;
 use crate::region::decide::Together;
 use crate::region::state::Region;
 
@@ -303,7 +305,12 @@ fn render(
     let frame = Frame {
         region: region.name.as_str(),
         now,
-        styles: region.header_styles,
+        // An item of a batch has no headers of its own.
+        styles: if in_batch {
+            HeaderStyles::default()
+        } else {
+            region.header_styles
+        },
         hold: None,
         in_batch,
     };
@@ -347,36 +354,47 @@ async fn batched(
     let batch: BatchBody<'_> = body::parse(&bytes)?;
     let mut answers = Vec::with_capacity(64 + 384 * batch.items.0.len());
     answers.extend_from_slice(b"{\"results\":[");
-    let mut items: VecDeque<&[u8]> = VecDeque::with_capacity(batch.items.0.len());
+    let mut waiting = Vec::new();
     for item in &batch.items.0 {
-        items.push_back(item.get().as_bytes());
-    }
-    while !items.is_empty() {
-        // Items are decided in order. Those without a key may then wait for the disk together, so that a
-        // batch of `sync` checks shares its commits; a keyed one ends before the next begins, since that
-        // may repeat it.
-        let mut waiting = Vec::new();
-        let mut keyed_item = None;
-        while let Some(text) = items.pop_front() {
-            match item_key(text) {
-                Ok(None) => waiting.push(Either::Left(plain(region, &caller, text, true))),
-                Ok(Some(key)) => {
-                    keyed_item = Some((text, key));
-                    break;
+        let text = item.get().as_bytes();
+        let answered = match item_key(text) {
+            // Most items are decided here and now, in order.
+            Ok(None) => at_once(region, &caller, text, true),
+            // A keyed one may repeat one before it: all of those must have ended.
+            Ok(Some(key)) => {
+                drain(&mut answers, &mut waiting).await;
+                Some(keyed(region, caller.clone(), bytes.slice_ref(text), key, true).await)
+            }
+            Err(problem) => Some(Err(problem)),
+        };
+        match answered {
+            Some(answered) if waiting.is_empty() => push_answer(&mut answers, answered),
+            Some(answered) => waiting.push(Either::Left(ready(answered))),
+            // What waits for the disk waits together, so that a batch of `sync` checks shares its commits.
+            None => {
+                let mut decided = Box::pin(with_disk(region, &caller, text, true));
+                // One poll takes the decision; only the disk is left to wait for.
+                match decided.as_mut().now_or_never() {
+                    Some(answered) if waiting.is_empty() => push_answer(&mut answers, answered),
+                    Some(answered) => waiting.push(Either::Left(ready(answered))),
+                    None => waiting.push(Either::Right(decided)),
                 }
-                Err(problem) => waiting.push(Either::Right(std::future::ready(Err(problem)))),
             }
         }
-        for answered in join_all(waiting).await {
-            push_answer(&mut answers, answered);
-        }
-        if let Some((text, key)) = keyed_item {
-            let answered = keyed(region, caller.clone(), bytes.slice_ref(text), key, true).await;
-            push_answer(&mut answers, answered);
-        }
     }
+    drain(&mut answers, &mut waiting).await;
     answers.extend_from_slice(b"]}");
     Ok(answers)
+}
+
+/// Waits for everything that waits, and writes the answers down in order.
+async fn drain<F: Future<Output = Result<Rendered, Problem>>>(
+    answers: &mut Vec<u8>,
+    waiting: &mut Vec<F>,
+) {
+    for answered in join_all(std::mem::take(waiting)).await {
+        push_answer(answers, answered);
+    }
 }
 
 fn push_answer(answers: &mut Vec<u8>, answered: Result<Rendered, Problem>) {
@@ -393,7 +411,7 @@ fn push_answer(answers: &mut Vec<u8>, answered: Result<Rendered, Problem>) {
 fn item_key(text: &[u8]) -> Result<Option<String>, Problem> {
     // Most items have none, and a search is cheaper than a parse.
     const FIELD: &[u8] = b"idempotency_key";
-    if !text.windows(FIELD.len()).any(|window| window == FIELD) {
+    if memchr::memmem::find(text, FIELD).is_none() {
         return Ok(None);
     }
     let body: CheckBody<'_> = body::parse(text)?;

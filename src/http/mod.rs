@@ -5,7 +5,7 @@
 //! ```
 //!
 //! [`body`] turns bytes into requests or a problem; [`answer`] turns outcomes into bodies and headers;
-//! [`problem`] is the one shape of every refusal and error; [`check`], [`holds`], [`refund`] and [`usage`] are the
+//! [`problem`] is the one shape of every refusal and error; [`check`], [`holds`], [`settle`], [`refund`] and [`usage`] are the
 //! handlers; [`listener`] accepts connections, bounds slow senders and drains.
 //!
 //! Nothing here decides: a handler parses, asks the region, and writes down what it said.
@@ -23,6 +23,7 @@ pub mod refund;
 pub mod resolve;
 pub mod routes;
 pub mod schema;
+pub mod settle;
 pub mod usage;
 
 use axum::body::Body;

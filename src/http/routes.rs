@@ -21,6 +21,7 @@ use crate::http::holds;
 use crate::http::problem::Code;
 use crate::http::problem::Problem;
 use crate::http::refund;
+use crate::http::settle;
 use crate::http::usage;
 use crate::region::state::Region;
 
@@ -45,9 +46,9 @@ pub fn described() -> OpenApiRouter<Arc<Region>> {
         .routes(routes!(check::check))
         .routes(routes!(check::batch))
         .routes(routes!(holds::open))
-        .routes(routes!(holds::settle))
+        .routes(routes!(settle::settle))
         .routes(routes!(holds::renew))
-        .routes(routes!(holds::release))
+        .routes(routes!(settle::release))
         .routes(routes!(refund::refund))
         .routes(routes!(usage::usage))
         .routes(routes!(livez))

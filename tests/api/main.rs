@@ -29,6 +29,7 @@ mod memory;
 mod operations;
 mod overflow;
 mod property;
+mod readme;
 mod refund;
 mod restart;
 mod server;

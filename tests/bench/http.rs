@@ -245,7 +245,7 @@ pub fn persistence_on_against_off() -> Vec<Row> {
         tempfile::tempdir().expect("a directory"),
         tempfile::tempdir().expect("a directory"),
     );
-    let (on, off) = (region(on_dir.path(), "100ms"), region(off_dir.path(), "1h"));
+    let (on, off) = (region(on_dir.path(), "100ms"), region(off_dir.path(), "1m"));
     let requests = checks(KEYS);
     let (ratio, _, _) = turns(
         || load::run(on.address, &requests, TURN),

@@ -10,6 +10,10 @@ mod ledger;
 mod load;
 mod storage;
 
+/// The program's own allocator, for everything that is compared.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// One row of the table.
 pub struct Row {
     /// What is compared.
