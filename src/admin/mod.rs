@@ -1,6 +1,6 @@
 //! The admin API: the catalogue, tokens, and operating a region.
 //!
-//! - [`catalogue`], [`items`], [`tenant_limits`]: which limits there are; all changes go through [`write`].
+//! - [`catalogue`], [`items`], [`tenant_limits`]: which limits there are; all changes go through [`mod@write`].
 //! - [`tokens`], [`auth`]: who may do what.
 //! - [`operations`]: status, refusals, audit, draining, clock, metrics, backup. [`faults`]: failures on purpose.
 //!

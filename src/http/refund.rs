@@ -25,6 +25,7 @@ use crate::http::resolve;
 use crate::http::resolve::Purpose;
 use crate::ledger::idempotency::Operation;
 use crate::region::state::Region;
+use crate::store::Kept;
 
 /// The answer to a refund.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -101,32 +102,45 @@ async fn refunded(
             Err(repeat) => return Ok(repeat),
         };
     let on_disk = keyed.is_some() || item.limit.durability == Durability::Sync;
-    if on_disk && region.store.is_failed() {
+    let mut permit = if on_disk {
+        region.store.keep_permit().await.ok()
+    } else {
+        None
+    };
+    if on_disk && permit.is_none() {
         keyed::abandon(region, keyed.as_ref());
         return Err(Problem::unavailable(
             "the store cannot be written at the moment; nothing was given back",
         ));
     }
-    let moved = region.ledger.refund(&item, tenant, now);
-    let answer = RefundAnswer {
-        refunded: moved.units,
-        limit: item.limit.name.to_string(),
-        key: (!item.key.is_empty()).then(|| item.key.to_owned()),
-        region: region.name.to_string(),
+    let (rendered, keeping) = {
+        let _order = region.order.lock();
+        let moved = region.ledger.refund(&item, tenant, now);
+        let answer = RefundAnswer {
+            refunded: moved.units,
+            limit: item.limit.name.to_string(),
+            key: (!item.key.is_empty()).then(|| item.key.to_owned()),
+            region: region.name.to_string(),
+        };
+        let rendered = holds::plain(&answer);
+        let keeping = permit.take().map(|permit| {
+            let answer = keyed
+                .as_ref()
+                .map(|keyed| keyed.answer(region, &rendered, now));
+            permit.send(Kept {
+                records: moved.record.into_iter().collect(),
+                holds: Vec::new(),
+                answers: answer.into_iter().collect(),
+                now,
+            })
+        });
+        (rendered, keeping)
     };
-    let rendered = holds::plain(&answer);
-    if on_disk {
-        let kept = keyed
-            .as_ref()
-            .map(|keyed| keyed.answer(region, &rendered, now));
-        if region
-            .keep(now, moved.record.into_iter().collect(), None, kept)
-            .await
-            .is_err()
-        {
-            keyed::abandon(region, keyed.as_ref());
-            return Err(holds::unknown_outcome());
-        }
+    if let Some(keeping) = keeping
+        && keeping.wait().await.is_err()
+    {
+        keyed::abandon(region, keyed.as_ref());
+        return Err(holds::unknown_outcome());
     }
     keyed::finish(region, keyed.as_ref(), true, &rendered, now);
     Ok(rendered)

@@ -35,6 +35,7 @@ use crate::ledger::holds::REMEMBERED;
 use crate::ledger::holds::TTL_MAX;
 use crate::ledger::idempotency::Operation;
 use crate::region::state::Region;
+use crate::store::Kept;
 use crate::usage::record::CounterRecord;
 
 /// Stands for the body of a release, which has none.
@@ -172,7 +173,9 @@ async fn close(
         Ok(keyed) => keyed,
         Err(repeat) => return Ok(repeat),
     };
-    let store_failed = region.store.is_failed();
+    let mut permit = region.store.keep_permit().await.ok();
+    let store_failed = permit.is_none();
+    let order = region.order.lock();
     let done = region.holds.with(hold_key, |hold| {
         if let HoldState::Closed {
             fingerprint: known,
@@ -225,14 +228,24 @@ async fn close(
         headers: holds::json_header(),
         body,
     };
-    if record.is_some() {
-        let answer = keyed
-            .as_ref()
-            .map(|keyed| keyed.answer(region, &rendered, now));
-        if region.keep(now, records, record, answer).await.is_err() {
-            keyed::abandon(region, keyed.as_ref());
-            return Err(holds::unknown_outcome());
-        }
+    let answer = keyed
+        .as_ref()
+        .map(|keyed| keyed.answer(region, &rendered, now));
+    let keeping = record.and_then(|record| {
+        let kept = Kept {
+            records,
+            holds: vec![record],
+            answers: answer.into_iter().collect(),
+            now,
+        };
+        permit.take().map(|permit| permit.send(kept))
+    });
+    drop(order);
+    if let Some(keeping) = keeping
+        && keeping.wait().await.is_err()
+    {
+        keyed::abandon(region, keyed.as_ref());
+        return Err(holds::unknown_outcome());
     }
     keyed::finish(region, keyed.as_ref(), true, &rendered, now);
     Ok(rendered)

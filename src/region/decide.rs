@@ -1,7 +1,10 @@
 //! Deciding with a disk behind it.
 //!
 //! An `async` check never waits: the ledger decides and the next flush writes. A `sync`, keyed or holding
-//! check is charged in memory, put on disk, and only then answered. When the disk does not take it the
+//! check is charged in memory, put on disk, and only then answered. Charge and place in the log file's queue
+//! are taken in one turn ([`Region::order`]), and a flush waits for what is queued: so no charge can reach the
+//! disk before the answer that belongs to it, and a repeat after a crash finds both or neither.
+//! When the disk does not take it the
 //! charge is undone and the check is decided once more by each limit's failure policy, so an answer is
 //! either on disk or marked degraded.
 
@@ -31,27 +34,39 @@ impl Region {
         request: &Request<'_>,
         together: impl FnOnce(&Outcome) -> Together,
     ) -> Outcome {
-        let store_failed = self.store.is_failed();
-        let mut outcome = self.ledger.check(&Request {
-            store_failed,
-            ..*request
-        });
-        if store_failed || outcome.records.is_empty() {
-            return outcome;
-        }
-        let together = together(&outcome);
-        let records = std::mem::take(&mut outcome.records);
-        let kept = self
-            .keep(request.now, records, together.hold, together.answer)
-            .await;
-        if kept.is_ok() {
+        let by_policy = || {
+            self.ledger.check(&Request {
+                store_failed: true,
+                ..*request
+            })
+        };
+        let Ok(permit) = self.store.keep_permit().await else {
+            return by_policy();
+        };
+        let (outcome, keeping) = {
+            let _order = self.order.lock();
+            let store_failed = self.store.is_failed();
+            let mut outcome = self.ledger.check(&Request {
+                store_failed,
+                ..*request
+            });
+            if store_failed || outcome.records.is_empty() {
+                return outcome;
+            }
+            let Together { hold, answer } = together(&outcome);
+            let kept = Kept {
+                records: std::mem::take(&mut outcome.records),
+                holds: hold.into_iter().collect(),
+                answers: answer.into_iter().collect(),
+                now: request.now,
+            };
+            (outcome, permit.send(kept))
+        };
+        if keeping.wait().await.is_ok() {
             return outcome;
         }
         self.undo(request, &outcome);
-        self.ledger.check(&Request {
-            store_failed: true,
-            ..*request
-        })
+        by_policy()
     }
 
     /// Puts records on disk and waits until they are there.

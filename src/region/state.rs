@@ -10,6 +10,7 @@ use ahash::RandomState;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use hashbrown::HashTable;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::watch;
 
@@ -84,6 +85,9 @@ pub struct Region {
     pub metrics_token: Option<Secret>,
     /// Whether faults may be injected.
     pub faults_enabled: bool,
+    /// Held while a change that must be on disk is made and queued, so that changes reach the disk in the
+    /// order in which they were made. Never held across a wait; taken before any other lock.
+    pub order: Mutex<()>,
     /// Asks the flusher to flush now.
     pub flush_wanted: Notify,
     /// Counts flushes that were tried.
@@ -144,6 +148,7 @@ impl Region {
             admin_token: config.auth.admin_token.clone(),
             metrics_token: config.metrics.token.clone(),
             faults_enabled: config.faults_enabled,
+            order: Mutex::new(()),
             flush_wanted: Notify::new(),
             flushed: watch::Sender::new(0),
             faults: Faults::default(),

@@ -118,7 +118,6 @@ impl Flusher {
         let mark = region.store.sync_mark();
         let mut batch = Batch {
             now: region.clock.now(),
-            holds: region.holds.drain(),
             ..Batch::default()
         };
         for shard in 0..region.ledger.shards() {
@@ -138,7 +137,15 @@ impl Flusher {
         self.hand_over(region, batch).await
     }
 
-    async fn hand_over(&mut self, region: &Region, batch: Batch) -> Result<(), StoreError> {
+    async fn hand_over(&mut self, region: &Region, mut batch: Batch) -> Result<(), StoreError> {
+        // After the counters: what a settle gave back must not be on disk while its hold is still open there.
+        batch.holds.extend(region.holds.drain());
+        // Whoever changed a counter that was collected has queued its record by now, and that goes first.
+        drop(region.order.lock());
+        if let Err(error) = region.store.keep_barrier(batch.now).await {
+            self.refused = Some(Box::new(batch));
+            return Err(error);
+        }
         match region.store.flush(batch).await {
             Ok(()) => Ok(()),
             Err(Unflushed { error, batch }) => {

@@ -107,6 +107,8 @@ struct Inner {
     commits: Arc<AtomicU64>,
     marks: Marks,
     adopted_groups: u64,
+    /// Keeps that are queued or being written.
+    keeping: AtomicU64,
     /// Last, because fields are dropped in order: the queues are closed when the threads are waited for.
     threads: Threads,
 }
@@ -137,6 +139,55 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.join();
+    }
+}
+
+/// A place in the log file's queue.
+#[derive(Debug)]
+pub struct KeepPermit {
+    place: mpsc::OwnedPermit<Message<log::Job>>,
+    store: Store,
+}
+
+impl KeepPermit {
+    /// Puts `kept` in the queue: it is written after all that was put there before.
+    pub fn send(self, kept: Kept) -> Keeping {
+        let Self { place, store } = self;
+        store.inner.health.saw(kept.now);
+        store.inner.keeping.fetch_add(1, Ordering::AcqRel);
+        let (to, answer) = oneshot::channel();
+        place.send(Message::Job(log::Job::Keep(kept, to)));
+        Keeping {
+            answer,
+            _underway: Underway(store),
+        }
+    }
+}
+
+/// Something that is on its way to the disk.
+#[derive(Debug)]
+pub struct Keeping {
+    answer: oneshot::Receiver<Result<(), StoreError>>,
+    _underway: Underway,
+}
+
+/// Counts a keep as under way until it is dropped.
+#[derive(Debug)]
+struct Underway(Store);
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.inner.keeping.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Keeping {
+    /// Waits until it is on disk.
+    ///
+    /// # Errors
+    /// When the store has failed. Whether it is on disk is then not known.
+    pub async fn wait(mut self) -> Result<(), StoreError> {
+        (&mut self.answer).await.map_err(|_| StoreError::Closed)?
     }
 }
 
@@ -234,13 +285,51 @@ impl Store {
         })
     }
 
+    /// Takes a place in the log file's queue, so that something can be put there without waiting.
+    ///
+    /// # Errors
+    /// When the store has failed or is closed.
+    pub async fn keep_permit(&self) -> Result<KeepPermit, StoreError> {
+        if let Some(error) = self.inner.health.refusal(Which::Log) {
+            return Err(error);
+        }
+        let place = self
+            .inner
+            .log
+            .clone()
+            .reserve_owned()
+            .await
+            .map_err(|_| StoreError::Closed)?;
+        Ok(KeepPermit {
+            place,
+            store: self.clone(),
+        })
+    }
+
     /// Writes to the log file; answered when it is on disk.
     ///
     /// # Errors
     /// When the store has failed or is closed. Whether anything is on disk is then not known.
     pub async fn keep(&self, kept: Kept) -> Result<(), StoreError> {
-        self.inner.health.saw(kept.now);
-        self.write_log(|to| log::Job::Keep(kept, to)).await
+        self.keep_permit().await?.send(kept).wait().await
+    }
+
+    /// Waits until everything is on disk that was put in the log file's queue before.
+    ///
+    /// # Errors
+    /// When the store has failed or is closed.
+    pub async fn keep_barrier(&self, now: Timestamp) -> Result<(), StoreError> {
+        if self.inner.keeping.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        // The writer carries its queue out in order, so this is answered after all that came before.
+        self.keep(Kept {
+            records: Vec::new(),
+            holds: Vec::new(),
+            answers: Vec::new(),
+            now,
+        })
+        .await
     }
 
     /// Appends a change of the catalogue; answered when it is on disk.

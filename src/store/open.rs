@@ -136,6 +136,7 @@ pub(super) fn open(dir: &Path, region: &RegionName, incarnation: u64) -> Result<
         commits: starter.commits,
         marks,
         adopted_groups: adopted.groups,
+        keeping: AtomicU64::new(0),
         threads: Threads::new(starter.threads),
     };
     let Enrolled {
