@@ -27,6 +27,7 @@
 //! | [`algorithm`] | one file per algorithm: state + now + cost → may it pass, how does it stand |
 //! | [`catalogue`] | base < plan < tenant < key, epochs, versions, tokens; a pure state machine fed by a log |
 //! | [`usage`] | the replicated truth: PN-counter per (limit, epoch, key, window), a slot per process |
+//! | [`grants`] | strict limits: the leader's book and a region's reservation; pure state machines |
 //! | [`ledger`] | the admission machine: shards, check all or none, holds, remembered answers, expiry |
 //! | [`store`] | SQLite: two files, a writer thread each, group commit, journal and fold, restore, backup |
 //! | [`telemetry`] | the one table of metric names, logs |
@@ -71,6 +72,7 @@ pub mod algorithm;
 pub mod catalogue;
 pub mod cli;
 pub mod domain;
+pub mod grants;
 pub mod http;
 pub mod ledger;
 pub mod region;

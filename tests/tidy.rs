@@ -7,11 +7,12 @@ use std::path::Path;
 use std::path::PathBuf;
 
 /// Modules from the bottom to the top; a module imports only from those before it.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
     "domain",
     "algorithm",
     "catalogue",
     "usage",
+    "grants",
     "ledger",
     "store",
     "telemetry",
@@ -22,7 +23,14 @@ const ORDER: [&str; 12] = [
     "cli",
 ];
 /// Modules without clock, randomness, input or output.
-const PURE: [&str; 5] = ["domain", "algorithm", "catalogue", "usage", "ledger"];
+const PURE: [&str; 6] = [
+    "domain",
+    "algorithm",
+    "catalogue",
+    "usage",
+    "grants",
+    "ledger",
+];
 /// Files longer than this are split.
 const LINES_MAX: usize = 600;
 

@@ -165,7 +165,7 @@ impl fmt::Display for Span {
 pub struct WindowId(pub i64);
 
 /// One window: its name and its half-open bounds `[start, end)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     /// The window's name.
     pub id: WindowId,
