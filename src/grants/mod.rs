@@ -22,4 +22,5 @@
 //! Nothing here reads a clock, waits, draws random numbers or touches disk or network.
 
 pub mod account;
+pub mod book;
 pub mod message;
