@@ -75,6 +75,7 @@ pub mod domain;
 pub mod grants;
 pub mod http;
 pub mod ledger;
+pub mod machine;
 pub mod region;
 pub mod server;
 pub mod store;

@@ -7,15 +7,18 @@ use std::path::Path;
 use std::path::PathBuf;
 
 /// Modules from the bottom to the top; a module imports only from those before it.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 16] = [
     "domain",
     "algorithm",
     "catalogue",
     "usage",
     "grants",
     "ledger",
+    "machine",
     "store",
     "telemetry",
+    "consensus",
+    "peer",
     "region",
     "http",
     "admin",
@@ -23,13 +26,14 @@ const ORDER: [&str; 13] = [
     "cli",
 ];
 /// Modules without clock, randomness, input or output.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "domain",
     "algorithm",
     "catalogue",
     "usage",
     "grants",
     "ledger",
+    "machine",
 ];
 /// Files longer than this are split.
 const LINES_MAX: usize = 600;

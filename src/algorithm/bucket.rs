@@ -12,6 +12,9 @@
 //! This is GCRA (ITU-T I.371) with time scaled by the rate: drawn = X − t·rate. Keeping what was drawn
 //! rather than what is left means that a changed capacity keeps the use.
 
+use serde::Deserialize;
+use serde::Serialize;
+
 use crate::algorithm::Admission;
 use crate::algorithm::Standing;
 use crate::algorithm::rebased;
@@ -51,7 +54,7 @@ impl Flow {
 /// What was drawn, and when that was true.
 ///
 /// Packed to words of 8 bytes: the alignment of a 128-bit integer would cost every counter 16 bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(Rust, packed(8))]
 pub struct Level {
     /// Units drawn times nanoseconds of `per`.

@@ -3,6 +3,9 @@
 //! What is held is always the sum of the leases that have not ended: there is no second count that could
 //! drift away. A lease is named by its hold.
 
+use serde::Deserialize;
+use serde::Serialize;
+
 use crate::algorithm::Admission;
 use crate::algorithm::BACK_STEP_MAX;
 use crate::algorithm::Standing;
@@ -13,7 +16,7 @@ use crate::domain::time::Timestamp;
 pub const TTL_MAX: Span = Span::from_seconds(86_400);
 
 /// One holder's units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// The hold that names it.
     pub hold: u128,
@@ -24,7 +27,7 @@ pub struct Lease {
 }
 
 /// The leases of one key.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leases(Vec<Lease>);
 
 /// Whether a lease that ends at `expires_at` still holds. One that would outlast every legal lease was

@@ -23,6 +23,9 @@ pub mod fixed_window;
 pub mod sliding_log;
 pub mod sliding_window;
 
+use serde::Deserialize;
+use serde::Serialize;
+
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 
@@ -45,7 +48,7 @@ pub enum Admission {
 }
 
 /// How a limit stands for one key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     /// Units in use.
     pub used: u64,

@@ -40,7 +40,7 @@ impl LogEntry {
 }
 
 /// A log of charges.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Log {
     /// Entries of earlier processes, oldest first.
     inherited: VecDeque<(Stamp, LogEntry)>,

@@ -276,7 +276,7 @@ impl fmt::Display for FieldError {
 }
 
 /// Why an entry changes nothing.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refused {
     /// What was sent is wrong in itself or does not fit the rest; at most [`FAULTS_MAX`] faults.
     #[error("{}", first(.0))]
@@ -334,7 +334,7 @@ pub struct NewEpoch {
 }
 
 /// What a change did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     /// The catalogue's version after it.
     pub version: u64,

@@ -47,8 +47,8 @@ const DEFAULT_TTL: Span = Span::from_seconds(60);
 /// The modes that this build can decide.
 const fn is_available(mode: Mode) -> bool {
     match mode {
-        Mode::Regional => true,
-        Mode::Approximate | Mode::Strict => false,
+        Mode::Regional | Mode::Strict => true,
+        Mode::Approximate => false,
     }
 }
 
@@ -447,7 +447,7 @@ impl Judge<'_> {
         }
         if !is_available(mode) {
             let name = field::mode_name(mode);
-            let message = format!("\"{name}\" is not available in this build; write \"regional\"");
+            let message = format!("\"{name}\" is not available in this build; write \"regional\" or \"strict\"");
             self.fault(Field::Mode, message);
         }
         for of in [Field::OnPartition, Field::Split] {

@@ -261,6 +261,7 @@ pub fn request<'a>(resolved: &'a Resolved<'_>, now: Timestamp, keep: bool) -> Re
         hold: None,
         keep,
         store_failed: false,
+        judge_only: false,
     }
 }
 

@@ -93,6 +93,7 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
         hold: None,
         keep: false,
         store_failed: false,
+        judge_only: false,
     };
     let mut outcome = region.ledger.check(&request);
     if let Some(at) = &query.at {

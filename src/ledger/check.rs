@@ -6,6 +6,8 @@
 //! written.
 
 use parking_lot::MutexGuard;
+use serde::Deserialize;
+use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::algorithm::Admission;
@@ -25,7 +27,6 @@ use crate::ledger::counter::Counter;
 use crate::ledger::counter::Entries;
 use crate::ledger::counter::Mark;
 use crate::ledger::hold::Receipt;
-use crate::ledger::shard::Entry;
 use crate::ledger::shard::Name;
 use crate::ledger::shard::Place;
 use crate::ledger::shard::Shard;
@@ -65,10 +66,12 @@ pub struct Request<'a> {
     pub keep: bool,
     /// Whether the store cannot keep the answer, so that each limit follows its policy.
     pub store_failed: bool,
+    /// Whether nothing is to be charged: what would be said is all that is wanted.
+    pub judge_only: bool,
 }
 
 /// What one limit said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ItemOutcome {
     /// Yes or no.
     pub decision: Decision,
@@ -144,7 +147,8 @@ impl Ledger {
                 .iter()
                 .position(|(locked, _)| *locked == shard)
                 .unwrap_or(0);
-            let candidate = find(&mut guards[guard].1, guard, hash, request.tenant, item);
+            let shard = &mut guards[guard].1;
+            let candidate = find(shard, guard, hash, request, item);
             candidates.push(candidate);
         }
         let mut items: SmallVec<[ItemOutcome; 2]> = SmallVec::with_capacity(request.items.len());
@@ -165,7 +169,7 @@ impl Ledger {
             receipts: Vec::new(),
             records: Vec::new(),
         };
-        if allowed {
+        if allowed && !request.judge_only {
             self.charge_all(request, candidates, &mut guards, &mut outcome);
         } else {
             for ((item, told), mut candidate) in
@@ -207,7 +211,10 @@ impl Ledger {
         request: &Request<'_>,
     ) -> bool {
         let guard = candidates[index].guard;
-        if request.items[index].cost == 0 || !matches!(candidates[index].spot, Spot::New { .. }) {
+        if request.judge_only
+            || request.items[index].cost == 0
+            || !matches!(candidates[index].spot, Spot::New { .. })
+        {
             return true;
         }
         let mut room = self.admit_key(request.tenant, false);
@@ -315,15 +322,40 @@ fn charge(counter: &mut Counter, item: &Item<'_>, request: &Request<'_>, admitte
     counter.charge(rule, item.cost, request.now, lease)
 }
 
-fn find(shard: &mut Shard, guard: usize, hash: u32, tenant: &str, item: &Item<'_>) -> Candidate {
+fn find(
+    shard: &mut Shard,
+    guard: usize,
+    hash: u32,
+    request: &Request<'_>,
+    item: &Item<'_>,
+) -> Candidate {
     let unused = || Box::new(Counter::new(item.epoch));
-    let enters = |entry: &mut Entry| entry.counter.enter_with(item.epoch, &item.limit.rule);
-    let spot = match shard.find(hash, item.id, tenant, item.key) {
-        Some(place) if shard.get(place).is_some_and(enters) => Spot::Placed(place),
-        Some(_) => Spot::Past(unused()),
+    let enters = |counter: &mut Counter| counter.enter_with(item.epoch, &item.limit.rule);
+    let found = shard.find(hash, item.id, request.tenant, item.key);
+    let known = found.and_then(|place| Some((place, &mut shard.get(place)?.counter)));
+    let spot = match known {
+        // Whoever only judges looks at a copy: not even the passing of time is noted.
+        Some((_, counter)) if request.judge_only => {
+            let mut counter = Box::new(counter.clone());
+            if enters(&mut counter) {
+                Spot::New {
+                    counter,
+                    reserved: false,
+                }
+            } else {
+                Spot::Past(unused())
+            }
+        }
+        Some((place, counter)) => {
+            if enters(counter) {
+                Spot::Placed(place)
+            } else {
+                Spot::Past(unused())
+            }
+        }
         None => {
             let mut counter = unused();
-            counter.enter_with(item.epoch, &item.limit.rule);
+            enters(&mut counter);
             Spot::New {
                 counter,
                 reserved: false,

@@ -12,6 +12,9 @@ mod give;
 mod persist;
 mod prepare;
 
+use serde::Deserialize;
+use serde::Serialize;
+
 use crate::algorithm::Admission;
 use crate::algorithm::Standing;
 use crate::algorithm::bucket::Flow;
@@ -41,7 +44,7 @@ pub(super) fn version(stamp: Stamp) -> u64 {
 }
 
 /// The use of one (tenant, limit, epoch, key).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Counter {
     /// The epoch that the use belongs to.
     pub epoch: u64,
@@ -58,7 +61,7 @@ pub struct Counter {
     state: State,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 enum State {
     /// Fixed and sliding windows: the windows say all.
     Aligned,

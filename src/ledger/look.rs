@@ -12,8 +12,28 @@ use crate::ledger::Ledger;
 use crate::ledger::check::Item;
 use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
+use crate::ledger::counter::Counter;
 
 impl Ledger {
+    /// How `item` stands, without its cost and without judging it.
+    pub fn standing(&self, item: &Item<'_>, tenant: &str, now: Timestamp) -> Standing {
+        let (shard, hash) = self.locate(item.id, tenant, item.key);
+        let mut shard = self.shards[shard].lock();
+        let found = shard.find(hash, item.id, tenant, item.key);
+        let known = found.and_then(|place| shard.get(place));
+        match known.filter(|entry| entry.counter.epoch == item.epoch) {
+            Some(entry) => {
+                entry.counter.prepare(&item.limit.rule, now);
+                entry.counter.standing(&item.limit.rule, now)
+            }
+            None => {
+                let mut unused = Counter::new(item.epoch);
+                unused.prepare(&item.limit.rule, now);
+                unused.standing(&item.limit.rule, now)
+            }
+        }
+    }
+
     /// Units in use by region, as far as they are known here; empty when nothing was ever charged.
     pub fn use_by_region(
         &self,

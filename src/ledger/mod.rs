@@ -10,7 +10,8 @@
 //!
 //! Files: [`counter`] (one counter's state), [`shard`] (many counters behind a lock), [`check`] (the atomic
 //! step), [`give`] (refunds, settles, releases), [`holds`] and [`answers`] (tables of open holds and
-//! remembered answers), [`look`] (use by region), [`restore`] (what comes back from disk).
+//! remembered answers), [`look`] (use by region), [`restore`] (what comes back from disk), [`export`] (all of
+//! it at once).
 //!
 //! Invariants kept here, with the tests that hold them (in `tests/laws/`):
 //! - 1 A check is atomic: `parallel_checks_never_pass_more_than_the_quota`,
@@ -27,6 +28,7 @@
 pub mod answers;
 pub mod check;
 pub mod counter;
+pub mod export;
 pub mod give;
 pub mod hold;
 pub mod holds;

@@ -274,6 +274,36 @@ impl Shard {
         true
     }
 
+    /// Removes every counter that is dead at `now`, wherever it stands: which ones these are depends on
+    /// nothing but their own state.
+    pub fn sweep_all(&mut self, now: Timestamp, mut gone: impl FnMut(Entry)) {
+        let cells = u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX);
+        for place in 0..cells {
+            if self.cell(place).is_some_and(|entry| entry.counter.dead_at <= now)
+                && let Some(entry) = self.remove(place)
+            {
+                self.horizon = self.horizon.max(now);
+                gone(entry);
+            }
+        }
+    }
+
+    /// What the shard remembers of counters that are gone: the floor of versions and the horizon.
+    pub const fn memory(&self) -> (u64, Timestamp) {
+        (self.floor, self.horizon)
+    }
+
+    /// Takes over what another shard remembered.
+    pub fn remember(&mut self, (floor, horizon): (u64, Timestamp)) {
+        self.floor = self.floor.max(floor);
+        self.horizon = self.horizon.max(horizon);
+    }
+
+    /// Every counter.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.chunks.iter().flatten().flatten()
+    }
+
     fn remove(&mut self, place: u32) -> Option<Entry> {
         let entry = self
             .chunks

@@ -147,6 +147,8 @@ struct Inner {
     sampled_nanos: AtomicI64,
     machine: Mutex<RegionTime>,
     steps_followed_back: AtomicU64,
+    /// The latest time that a manual clock was ever set to.
+    newest_manual_nanos: AtomicI64,
     origin: Instant,
 }
 
@@ -175,6 +177,7 @@ impl Clock {
             sampled_nanos: AtomicI64::new(0),
             machine: Mutex::new(machine),
             steps_followed_back: AtomicU64::new(0),
+            newest_manual_nanos: AtomicI64::new(0),
             origin: Instant::now(),
         }));
         clock.start_from(None);
@@ -317,6 +320,22 @@ impl Clock {
         self.0.offset_nanos.store(nanos, Ordering::Relaxed);
     }
 
+    /// The machine's boot clock: it never goes back, and it goes on while the machine sleeps. What it counts
+    /// from means nothing to others. Of a manual clock it is the latest time that was ever set.
+    pub fn boot(&self) -> Span {
+        match &self.0.wall {
+            Wall::Real => boot_time(self.0.origin),
+            Wall::Manual(_) => {
+                let newest = self.0.newest_manual_nanos.fetch_max(
+                    self.wall().as_nanos(),
+                    Ordering::Relaxed,
+                );
+                let newest = newest.max(self.wall().as_nanos());
+                Span::from_nanos(u64::try_from(newest).unwrap_or(0))
+            }
+        }
+    }
+
     /// Starts to measure real elapsed time, whatever the wall clock does.
     pub fn stopwatch(&self) -> Stopwatch {
         Stopwatch(Instant::now())
@@ -352,6 +371,21 @@ impl Stopwatch {
     pub fn elapsed(&self) -> Span {
         elapsed(self.0)
     }
+}
+
+/// `CLOCK_BOOTTIME`: unlike the clock behind [`Instant`] it does not stop while the machine is suspended, so a
+/// reservation cannot outlive its window by that.
+#[cfg(target_os = "linux")]
+fn boot_time(_origin: Instant) -> Span {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Span::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn boot_time(origin: Instant) -> Span {
+    elapsed(origin)
 }
 
 fn elapsed(since: Instant) -> Span {

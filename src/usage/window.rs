@@ -4,13 +4,15 @@
 //! boxed and absent until one exists. There are as many as regions, and for one window as many more as
 //! processes were started again inside it, so they are added up when they are read.
 
+use serde::Deserialize;
+use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::domain::time::WindowId;
 use crate::usage::actor::ActorId;
 
 /// What one other actor has charged and given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
     /// Whose slot.
     pub actor: ActorId,
@@ -23,7 +25,7 @@ pub struct Slot {
 }
 
 /// Use in one window.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowUse {
     /// Which window.
     pub id: WindowId,

@@ -91,6 +91,7 @@ pub fn check(ledger: &Ledger, limit: &Limit, key: &str, now: Timestamp) -> bool 
         hold: None,
         keep: false,
         store_failed: false,
+        judge_only: false,
     };
     ledger.check(&request).allowed
 }

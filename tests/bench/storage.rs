@@ -67,6 +67,7 @@ pub fn memory_and_restart() -> Vec<Row> {
                     hold: None,
                     keep: false,
                     store_failed: false,
+                    judge_only: false,
                 };
                 assert!(region.ledger.check(&request).allowed, "a fresh key");
             }

@@ -61,6 +61,7 @@ fn ask_all(ledger: &Ledger, desks: &[&Desk], cost: u64, at_ms: i64) -> Outcome {
         hold: None,
         keep: false,
         store_failed: false,
+        judge_only: false,
     })
 }
 

@@ -213,6 +213,7 @@ impl Desk {
             tenant: "acme".to_owned(),
             key: "user-1".to_owned(),
             store_failed: false,
+            judge_only: false,
         }
     }
 

@@ -58,7 +58,7 @@ fn example() -> serde_json::Value {
 
 fn regional_example() -> serde_json::Value {
     let mut example = example();
-    for name in ["exports", "tokens", "login"] {
+    for name in ["tokens", "login"] {
         example["limits"][name]["mode"] = json!("regional");
     }
     example
@@ -77,7 +77,7 @@ fn the_documented_example_is_refused_for_its_modes_only() {
             "{fault}"
         );
     }
-    for name in ["exports", "login", "tokens"] {
+    for name in ["login", "tokens"] {
         let path = format!("limits.{name}.mode");
         assert!(faults.iter().any(|fault| fault.path == path), "{path}");
     }

@@ -1,0 +1,247 @@
+//! The replicated machine: what the log of the cluster drives, the same on every region.
+//!
+//! ```text
+//!   Payload { log_time, command } ──► apply ──► Reply          (and the same state everywhere)
+//!     Found, Enroll, Prefer            members: who started when, who should lead
+//!     Change                           catalogue: limits, plans, tenants, tokens, resets, audit
+//!     Transfer                         book: units of strict windows, between pool and regions
+//!     Charge, GiveBack, Renew          checks that the log itself decides
+//! ```
+//!
+//! Strict limits of kinds that have windows are spent from reservations; their book is
+//! [`crate::grants::book`]. All other strict kinds (sliding windows, logs, buckets, concurrency) are decided
+//! here, entry by entry, by a [`Ledger`] whose clock is log time: the same machine that decides regional
+//! limits, fed by the log instead of by calls.
+//!
+//! Invariants, with the tests that hold them (`tests`):
+//! - the same entries give the same state and the same replies, also over a snapshot
+//!   (`a_snapshot_goes_on_like_the_original`);
+//! - log time never falls (`log_time_never_falls`);
+//! - a request is charged once however often its entry is repeated (`a_request_counts_once`), and so is an
+//!   `Idempotency-Key` in whichever region it is sent (`a_key_counts_once_everywhere`);
+//! - a check of several limits charges all or none (`a_check_charges_all_or_none`).
+//!
+//! Not here: who proposes when, clocks, the network, disks.
+
+pub mod answers;
+pub mod charge;
+pub mod command;
+pub mod give;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use crate::catalogue::Catalogue;
+use crate::catalogue::change::Entry;
+use crate::catalogue::view::LimitView;
+use crate::domain::name::RegionName;
+use crate::domain::time::Timestamp;
+use crate::grants::account::Account;
+use crate::grants::account::Holder;
+use crate::grants::book;
+use crate::grants::book::Book;
+use crate::ledger::Bounds;
+use crate::ledger::Ledger;
+use crate::machine::answers::Remembered;
+use crate::machine::command::AuditRow;
+use crate::machine::command::Command;
+use crate::machine::command::Payload;
+use crate::machine::command::Reply;
+use crate::usage::actor::Actor;
+use crate::usage::actor::ActorTable;
+
+/// Changes that the audit keeps.
+pub const AUDIT_ROWS_MAX: usize = 20_000;
+/// After so many entries every dead counter goes. All at once, so that regions that came by their state in
+/// different ways keep the same counters.
+const ENTRIES_PER_SWEEP: u64 = 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Machine {
+    log_time: Timestamp,
+    cluster: Option<u64>,
+    preference: Option<RegionName>,
+    catalogue: Catalogue,
+    /// Entries of the catalogue so far: its version is the number of the last one that changed it.
+    catalogue_index: u64,
+    audit: VecDeque<AuditRow>,
+    book: Book,
+    ledger: Ledger,
+    /// Entries so far.
+    entries: u64,
+    remembered: Remembered,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The one writer of the log's own counters.
+fn log_actor() -> ActorTable {
+    // Its name is never seen outside: use that the log counts is told by the log.
+    let region = RegionName::new("log").ok();
+    ActorTable::alone(Actor {
+        region: region.unwrap_or_else(|| unreachable!("a constant name is a name")),
+        incarnation: 0,
+    })
+}
+
+fn empty_ledger() -> Ledger {
+    // The leader bounds what is proposed; a bound here would make regions differ that have swept differently.
+    let bounds = Bounds {
+        keys_max: usize::MAX,
+        keys_per_tenant_max: usize::MAX,
+    };
+    Ledger::new(bounds, log_actor(), 0, [0x6869_6768, 0x7761_7465])
+}
+
+impl Machine {
+    /// A machine that has applied nothing.
+    pub fn new() -> Self {
+        Self {
+            log_time: Timestamp::from_nanos(i64::MIN),
+            cluster: None,
+            preference: None,
+            catalogue: Catalogue::new(),
+            catalogue_index: 0,
+            audit: VecDeque::new(),
+            book: Book::new(book::Bounds::default()),
+            ledger: empty_ledger(),
+            entries: 0,
+            remembered: Remembered::default(),
+        }
+    }
+
+    /// Applies one entry.
+    pub fn apply(&mut self, payload: &Payload) -> Reply {
+        self.log_time = self.log_time.max(payload.log_time);
+        let reply = match &payload.command {
+            Command::Found { cluster, adopted } => self.found(*cluster, adopted.as_deref()),
+            Command::Enroll(holder) => self.enroll(holder),
+            Command::Prefer(region) => {
+                self.preference.clone_from(region);
+                Reply::Done
+            }
+            Command::Change(entry) => self.change(entry),
+            Command::Transfer(transfer) => self.transfer(transfer),
+            Command::Charge(charge) => Reply::Charged(self.charge(charge)),
+            Command::GiveBack(give) => Reply::Given(self.give_back(give)),
+            Command::Renew(renew) => Reply::Given(self.renew(renew)),
+        };
+        self.entries += 1;
+        if self.entries.is_multiple_of(ENTRIES_PER_SWEEP) {
+            self.ledger.sweep_all(self.log_time);
+        }
+        self.remembered.forget(self.log_time);
+        reply
+    }
+
+    fn found(&mut self, cluster: u64, adopted: Option<&[u8]>) -> Reply {
+        if self.cluster.is_some() {
+            return Reply::Invalid("the cluster is founded already".to_owned());
+        }
+        if let Some(adopted) = adopted {
+            match serde_json::from_slice::<Catalogue>(adopted) {
+                Ok(catalogue) => {
+                    self.catalogue_index = catalogue.version();
+                    self.catalogue = catalogue;
+                }
+                Err(error) => return Reply::Invalid(error.to_string()),
+            }
+        }
+        self.cluster = Some(cluster);
+        Reply::Done
+    }
+
+    fn enroll(&mut self, holder: &Holder) -> Reply {
+        self.book.enroll(self.log_time, holder);
+        self.remembered.enroll(holder);
+        Reply::Done
+    }
+
+    fn change(&mut self, entry: &[u8]) -> Reply {
+        let entry: Entry = match serde_json::from_slice(entry) {
+            Ok(entry) => entry,
+            Err(error) => return Reply::Invalid(error.to_string()),
+        };
+        let index = self.catalogue_index + 1;
+        match self.catalogue.apply(index, self.log_time, &entry) {
+            Ok(applied) => {
+                self.catalogue_index = index;
+                if self.audit.len() == AUDIT_ROWS_MAX {
+                    self.audit.pop_front();
+                }
+                self.audit.push_back(AuditRow {
+                    index,
+                    at: self.log_time,
+                    author: entry.author.to_string(),
+                    summary: entry.change.summary(),
+                });
+                Reply::Changed(applied)
+            }
+            Err(refused) => Reply::Refused(refused),
+        }
+    }
+
+    /// The catalogue.
+    pub const fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// The book of strict windows.
+    pub const fn book(&self) -> &Book {
+        &self.book
+    }
+
+    /// The newest log time.
+    pub const fn log_time(&self) -> Timestamp {
+        self.log_time
+    }
+
+    /// The cluster's id, once it is founded.
+    pub const fn cluster(&self) -> Option<u64> {
+        self.cluster
+    }
+
+    /// The region that should lead.
+    pub const fn preference(&self) -> Option<&RegionName> {
+        self.preference.as_ref()
+    }
+
+    /// Changes after number `after`, oldest first, at most `page_size`.
+    pub fn audit(&self, after: u64, page_size: usize) -> Vec<AuditRow> {
+        let rows = self.audit.iter().filter(|row| row.index > after);
+        rows.take(page_size).cloned().collect()
+    }
+
+    /// The strict limit of `account` as it is in force now; `None`: there is no such limit any more, or it
+    /// is in another epoch.
+    pub fn limit_of(&self, account: &Account) -> Option<(&LimitView, std::sync::Arc<crate::domain::limit::Limit>)> {
+        let view = self.catalogue.view().tenant(&account.tenant)?;
+        let found = view.limit(account.limit.as_str())?;
+        let (limit, epoch) = found.at(&account.key, self.log_time);
+        let is_it = epoch == account.epoch && limit.mode == crate::domain::limit::Mode::Strict;
+        is_it.then(|| (found, std::sync::Arc::clone(limit)))
+    }
+
+    fn transfer(&mut self, transfer: &crate::grants::account::Transfer) -> Reply {
+        let Some((_, limit)) = self.limit_of(&transfer.account) else {
+            // What was returned is taken in all the same: the units are needed by the next epoch.
+            let (account, window) = (&transfer.account, transfer.window.id);
+            self.book
+                .returns(self.log_time, account, window, &transfer.returns);
+            return Reply::Stale {
+                version: self.catalogue.version(),
+            };
+        };
+        match self.book.transfer(self.log_time, transfer, limit.rule.quota()) {
+            Ok(transferred) => Reply::Transferred(transferred),
+            Err(not_taken) => Reply::NotTaken(not_taken),
+        }
+    }
+}
