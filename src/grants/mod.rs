@@ -22,4 +22,6 @@
 //! Nothing here reads a clock, waits, draws random numbers or touches disk or network.
 
 pub mod account;
+pub mod exchange;
 pub mod message;
+pub mod reservation;
