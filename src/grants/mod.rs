@@ -23,4 +23,6 @@
 
 pub mod account;
 pub mod book;
+pub mod exchange;
 pub mod message;
+pub mod reservation;

@@ -262,6 +262,7 @@ pub fn request<'a>(resolved: &'a Resolved<'_>, now: Timestamp, keep: bool) -> Re
         keep,
         store_failed: false,
         judge_only: false,
+        words: &[],
     }
 }
 

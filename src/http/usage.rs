@@ -94,6 +94,7 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
         keep: false,
         store_failed: false,
         judge_only: false,
+        words: &[],
     };
     let mut outcome = region.ledger.check(&request);
     if let Some(at) = &query.at {

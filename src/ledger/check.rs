@@ -68,6 +68,19 @@ pub struct Request<'a> {
     pub store_failed: bool,
     /// Whether nothing is to be charged: what would be said is all that is wanted.
     pub judge_only: bool,
+    /// What is known of each item from elsewhere; empty: nothing, all are judged here.
+    pub words: &'a [Word],
+}
+
+/// What is known of an item from elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// Nothing: it is judged by its counter here.
+    Judge,
+    /// It was decided; what is charged is counted here and held against nothing.
+    Decided(ItemOutcome),
+    /// Whoever decides it cannot be reached: the limit's failure policy decides.
+    OutOfReach,
 }
 
 /// What one limit said.
@@ -132,6 +145,17 @@ struct Candidate {
 
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
 
+impl Request<'_> {
+    fn word(&self, index: usize) -> Word {
+        self.words.get(index).copied().unwrap_or(Word::Judge)
+    }
+
+    /// Whether the counter here says how the item at `index` stands.
+    fn stands_here(&self, index: usize) -> bool {
+        !matches!(self.word(index), Word::Decided(_))
+    }
+}
+
 impl Ledger {
     /// Decides a check and charges it if every limit says yes.
     pub fn check(&self, request: &Request<'_>) -> Outcome {
@@ -156,7 +180,10 @@ impl Ledger {
             let room = self.reserve(&mut candidates, index, &mut guards, request);
             let candidate = &mut candidates[index];
             let counter = prepared(candidate, &mut guards, item, request.now);
-            let (told, admitted) = judge(counter, item, request, room);
+            let (told, admitted) = match request.word(index) {
+                Word::Decided(told) if room && !request.store_failed => (told, false),
+                word => judge(counter, item, request, room, word != Word::OutOfReach),
+            };
             candidate.admitted = admitted;
             items.push(told);
         }
@@ -172,10 +199,15 @@ impl Ledger {
         if allowed && !request.judge_only {
             self.charge_all(request, candidates, &mut guards, &mut outcome);
         } else {
-            for ((item, told), mut candidate) in
-                request.items.iter().zip(&mut outcome.items).zip(candidates)
+            for (index, ((item, told), mut candidate)) in request
+                .items
+                .iter()
+                .zip(&mut outcome.items)
+                .zip(candidates)
+                .enumerate()
             {
                 if told.decision == Decision::Allow
+                    && request.stands_here(index)
                     && let Some(counter) = prepared(&mut candidate, &mut guards, item, request.now)
                 {
                     told.standing = counter.standing(&item.limit.rule, request.now);
@@ -247,8 +279,12 @@ impl Ledger {
         guards: &mut Guards<'_>,
         outcome: &mut Outcome,
     ) {
-        for ((item, candidate), told) in
-            request.items.iter().zip(candidates).zip(&mut outcome.items)
+        for (index, ((item, candidate), told)) in request
+            .items
+            .iter()
+            .zip(candidates)
+            .zip(&mut outcome.items)
+            .enumerate()
         {
             let shard = &mut guards[candidate.guard].1;
             if item.cost == 0 {
@@ -275,8 +311,11 @@ impl Ledger {
                 continue;
             };
             let mark = charge(counter, item, request, candidate.admitted);
-            told.standing = counter.standing(&item.limit.rule, request.now);
-            counter.note_life(&item.limit.rule, &told.standing, request.now);
+            let standing = counter.standing(&item.limit.rule, request.now);
+            counter.note_life(&item.limit.rule, &standing, request.now);
+            if request.stands_here(index) {
+                told.standing = standing;
+            }
             if request.keep {
                 let id = CounterId {
                     limit: item.limit.name.clone(),
@@ -387,19 +426,20 @@ fn prepared<'a>(
 }
 
 /// What `item` is told, before anything is charged, and whether the units are there. `room`: whether its
-/// counter has a place.
+/// counter has a place; `reachable`: whether whoever decides it is.
 fn judge(
     counter: Option<&mut Counter>,
     item: &Item<'_>,
     request: &Request<'_>,
     room: bool,
+    reachable: bool,
 ) -> (ItemOutcome, bool) {
     let Some(counter) = counter else {
         // A place that `find` gave under this lock holds a counter; were it not so, nothing is known.
         return (unknown(item), false);
     };
     let now = request.now;
-    let unavailable = request.store_failed || !room;
+    let unavailable = request.store_failed || !room || !reachable;
     let limit = item.limit;
     let asked = if item.cost == 0 || limit.overdraft {
         1

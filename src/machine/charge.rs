@@ -461,6 +461,7 @@ fn ledger_request<'a>(charge: &'a Charge, items: &'a [Item<'a>], now: Timestamp)
         keep: true,
         store_failed: false,
         judge_only: false,
+        words: &[],
     }
 }
 

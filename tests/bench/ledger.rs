@@ -92,6 +92,7 @@ pub fn check(ledger: &Ledger, limit: &Limit, key: &str, now: Timestamp) -> bool 
         keep: false,
         store_failed: false,
         judge_only: false,
+        words: &[],
     };
     ledger.check(&request).allowed
 }

@@ -68,6 +68,7 @@ pub fn memory_and_restart() -> Vec<Row> {
                     keep: false,
                     store_failed: false,
                     judge_only: false,
+                    words: &[],
                 };
                 assert!(region.ledger.check(&request).allowed, "a fresh key");
             }

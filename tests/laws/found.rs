@@ -314,6 +314,7 @@ fn making_room_for_one_limit_of_a_check_spares_the_others() {
             keep: false,
             store_failed: false,
             judge_only: false,
+            words: &[],
         });
         assert!(outcome.allowed);
         assert_eq!(idle.look(&ledger, ms(5_000)).standing.used, 1, "beside {n}");

@@ -62,6 +62,7 @@ fn ask_all(ledger: &Ledger, desks: &[&Desk], cost: u64, at_ms: i64) -> Outcome {
         keep: false,
         store_failed: false,
         judge_only: false,
+        words: &[],
     })
 }
 

@@ -214,6 +214,7 @@ impl Desk {
             key: "user-1".to_owned(),
             store_failed: false,
             judge_only: false,
+            words: &[],
         }
     }
 

@@ -1,0 +1,279 @@
+//! What a region learns from its talk with the leader: how far the leader's log time can be from the own
+//! boot clock, and how long a refill takes.
+//!
+//! Every message of the leader carries log time. Let `S` be that stamp, read after the region sent what it
+//! answers and before the region received it. Then `log time − boot time` lies between `S − received` and
+//! `S − sent`. The bounds of one term are intersected over all its messages; a bound that is not renewed
+//! widens by what two clocks may drift apart and what log time may be slewed. From the bounds follow, for a
+//! window of log time, the boot times between which it surely runs: [`Exchange::not_before`] and
+//! [`Exchange::not_after`].
+//!
+//! Log time belongs to a term. The bounds of the newest term that was heard *with an echo* hold; a message
+//! that answers nothing only says that log time has come that far, which is not enough to take a term over.
+//! What a deposed leader says of its clock is ignored.
+//!
+//! Invariant kept here: S5 (no use of units outside their window), as far as clocks keep to the bounds
+//! below; the sums of the book hold under any clock.
+
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::grants::message::LogStamp;
+use crate::grants::message::PulseAnswer;
+
+/// How far two boot clocks may drift apart, in millionths.
+pub const DRIFT_PPM: i128 = 200;
+/// How far log time may be slewed against the leader's boot clock, in millionths.
+pub const SLEW_PPM: i128 = 500;
+/// What is added to two refills to get the longest wait.
+pub const WAIT_MARGIN: Span = Span::from_ms(50);
+
+const MILLION: i128 = 1_000_000;
+const SPREAD_PPM: i128 = DRIFT_PPM + SLEW_PPM;
+/// Assumed for a refill that was never measured.
+const REFILL_UNKNOWN: Span = Span::from_ms(250);
+const REFILL_MIN: Span = Span::from_ms(1);
+const REFILL_MAX: Span = Span::from_seconds(5);
+/// Bounds that became narrower by less than this are not worth computing anything anew.
+const WORTH_TELLING_NANOS: i128 = 1_000_000;
+
+/// A region's knowledge of the leader; one per region, small and copied freely.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Exchange {
+    bounds: Option<Bounds>,
+    revision: u32,
+    refill: Option<Refill>,
+    slowest_refill: Span,
+    is_restarting: bool,
+    last_word: Option<Span>,
+}
+
+/// Between which instants log time is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogTime {
+    /// It is surely this late.
+    pub earliest: Timestamp,
+    /// It is surely not later.
+    pub latest: Timestamp,
+}
+
+/// `log time − boot time` of one term.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    term: u64,
+    low: Bound,
+    high: Bound,
+}
+
+/// A bound of an offset and the boot time at which it was found.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    offset: i128,
+    at: Span,
+}
+
+impl Bound {
+    /// How far the bound has widened by `boot`.
+    fn spread(self, boot: Span) -> i128 {
+        (i128::from(boot.minus(self.at).as_nanos()) * SPREAD_PPM + MILLION - 1) / MILLION
+    }
+}
+
+/// Round trips of refills.
+#[derive(Clone, Copy, Debug)]
+struct Refill {
+    mean: u64,
+    deviation: u64,
+}
+
+impl Exchange {
+    /// Nothing known yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes in the clock of a message that was received at `boot`. Call it before the message is handed to
+    /// a reservation.
+    pub fn heard(&mut self, stamp: &LogStamp, boot: Span) {
+        if self.bounds.is_none_or(|bounds| stamp.term >= bounds.term) {
+            self.last_word = self.last_word.max(Some(boot));
+        }
+        let log = i128::from(stamp.log_time.as_nanos());
+        let low = Bound {
+            offset: log - i128::from(boot.as_nanos()),
+            at: boot,
+        };
+        // An echo from the future is not ours.
+        let high = stamp.echo.filter(|sent| *sent <= boot).map(|sent| Bound {
+            offset: log - i128::from(sent.as_nanos()),
+            at: boot,
+        });
+        match (&mut self.bounds, high) {
+            (Some(bounds), high) if bounds.term == stamp.term => {
+                if bounds.narrow(low, high, boot) {
+                    self.revision = self.revision.wrapping_add(1);
+                }
+            }
+            (None, Some(high)) => self.begin(stamp.term, low, high),
+            (Some(bounds), Some(high)) if bounds.term < stamp.term => {
+                self.begin(stamp.term, low, high);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes in the answer to a pulse, received at `boot`.
+    pub fn pulse(&mut self, answer: &PulseAnswer, boot: Span) {
+        self.heard(&answer.stamp, boot);
+        if self.term().is_none_or(|term| answer.stamp.term >= term) {
+            self.slowest_refill = answer.slowest_refill;
+            self.is_restarting = answer.restarting;
+        }
+    }
+
+    /// Takes in that a refill took `took`, from the ask to the answer that brought units.
+    pub fn refilled(&mut self, took: Span) {
+        let took = took.min(REFILL_MAX).as_nanos();
+        self.refill = Some(match self.refill {
+            None => Refill {
+                mean: took,
+                deviation: took / 8,
+            },
+            Some(Refill { mean, deviation }) => {
+                let off = mean.abs_diff(took);
+                Refill {
+                    mean: mean - mean / 8 + took / 8,
+                    deviation: deviation - deviation / 4 + off / 4,
+                }
+            }
+        });
+    }
+
+    fn begin(&mut self, term: u64, low: Bound, high: Bound) {
+        self.bounds = Some(Bounds { term, low, high });
+        self.revision = self.revision.wrapping_add(1);
+    }
+
+    /// The term whose log time is known; `None` before the first answer.
+    pub fn term(&self) -> Option<u64> {
+        self.bounds.map(|bounds| bounds.term)
+    }
+
+    /// Changes whenever [`Exchange::not_before`] and [`Exchange::not_after`] are worth asking anew.
+    pub const fn revision(&self) -> u32 {
+        self.revision
+    }
+
+    /// The time of one refill, from the ask to usable units: the mean and two mean deviations; 250 ms
+    /// before the first one. From 1 ms to 15 s.
+    pub fn refill_time(&self) -> Span {
+        self.measured_refill().unwrap_or(REFILL_UNKNOWN)
+    }
+
+    /// The time of one refill as it was measured; `None` before the first one.
+    pub fn measured_refill(&self) -> Option<Span> {
+        let refill = self.refill?;
+        let nanos = refill.mean.saturating_add(refill.deviation * 2);
+        Some(Span::from_nanos(nanos).max(REFILL_MIN))
+    }
+
+    /// The refill time of the slowest live region as the leader told it, at most 15 s; the own one when
+    /// that is longer.
+    pub fn slowest_refill(&self) -> Span {
+        let told = self.slowest_refill.min(Span::from_seconds(15));
+        told.max(self.refill_time())
+    }
+
+    /// How long a check waits for units unless its caller wants less: one own refill, one recall from the
+    /// slowest region, and 50 ms.
+    pub fn max_wait(&self) -> Span {
+        self.refill_time()
+            .plus(self.slowest_refill())
+            .plus(WAIT_MARGIN)
+    }
+
+    /// This region's processes enrolled twice within a minute: it asks for no more than what waits.
+    pub const fn is_restarting(&self) -> bool {
+        self.is_restarting
+    }
+
+    /// The boot time of the last message of a leader that was not known to be deposed.
+    pub const fn last_word(&self) -> Option<Span> {
+        self.last_word
+    }
+
+    /// Between which instants log time is at `boot`; `None` before the first answer.
+    pub fn log_time(&self, boot: Span) -> Option<LogTime> {
+        let bounds = self.bounds?;
+        let boot_nanos = i128::from(boot.as_nanos());
+        Some(LogTime {
+            earliest: timestamp(boot_nanos + bounds.low.offset - bounds.low.spread(boot)),
+            latest: timestamp(boot_nanos + bounds.high.offset + bounds.high.spread(boot)),
+        })
+    }
+
+    /// The first boot time at which log time has surely reached `start`; `None` before the first answer.
+    pub fn not_before(&self, start: Timestamp) -> Option<Span> {
+        let low = self.bounds?.low;
+        let at = i128::from(low.at.as_nanos());
+        let ahead = i128::from(start.as_nanos()) - low.offset - at;
+        if ahead <= 0 {
+            return Some(low.at);
+        }
+        let pace = MILLION - SPREAD_PPM;
+        Some(span(at + (ahead * MILLION + pace - 1) / pace + 2))
+    }
+
+    /// The first boot time at which log time can have reached `end`; `None` before the first answer.
+    pub fn not_after(&self, end: Timestamp) -> Option<Span> {
+        let high = self.bounds?.high;
+        let at = i128::from(high.at.as_nanos());
+        let ahead = i128::from(end.as_nanos()) - high.offset - at;
+        if ahead <= 0 {
+            return Some(high.at);
+        }
+        let pace = MILLION + SPREAD_PPM;
+        Some(span(at + (ahead * MILLION / pace - 2).max(0)))
+    }
+}
+
+impl Bounds {
+    /// Intersects with another message of the same term; tells whether that changed much. Bounds that
+    /// contradict each other are worth nothing: then the newest message alone holds.
+    fn narrow(&mut self, low: Bound, high: Option<Bound>, boot: Span) -> bool {
+        let own_low = self.low.offset - self.low.spread(boot);
+        let own_high = self.high.offset + self.high.spread(boot);
+        if low.offset > own_high || high.is_some_and(|high| high.offset < own_low) {
+            self.low = low;
+            self.high = high.unwrap_or(Bound {
+                offset: own_high.max(low.offset),
+                at: boot,
+            });
+            return true;
+        }
+        let mut gained = 0;
+        if low.offset > own_low {
+            gained = low.offset - own_low;
+            self.low = low;
+        }
+        if let Some(high) = high
+            && high.offset < own_high
+        {
+            gained = gained.max(own_high - high.offset);
+            self.high = high;
+        }
+        gained > WORTH_TELLING_NANOS
+    }
+}
+
+fn timestamp(nanos: i128) -> Timestamp {
+    let clamped = nanos.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+    Timestamp::from_nanos(i64::try_from(clamped).unwrap_or(i64::MAX))
+}
+
+fn span(nanos: i128) -> Span {
+    Span::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! What a region holds of one window.
+
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::domain::time::Window;
+use crate::grants::account::PoolStanding;
+use crate::grants::account::Totals;
+use crate::grants::exchange::Exchange;
+use crate::grants::message::LogStamp;
+
+/// Changed totals are told this often.
+pub(super) const REPORT_EVERY: Span = Span::from_ms(100);
+/// Totals that did not change any more are told again after these times, since a report may be lost.
+const REPEAT_AFTER: [Span; 2] = [Span::from_ms(1_000), Span::from_ms(4_000)];
+
+/// The leader's word that no unit is to be had, on the own boot clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DryWord {
+    /// Until when it holds; for [`STALE`] longer it is believed and asked about.
+    pub(super) until: Span,
+    /// Until when units can come from a recall.
+    pub(super) recalling_until: Option<Span>,
+}
+
+/// How long a dry word that ran out is still believed.
+pub(super) const STALE: Span = Span::from_seconds(1);
+
+/// The leader's view of a window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) pool: PoolStanding,
+    /// It is at least as new as this boot time.
+    pub(super) boot: Span,
+    order: (u64, Timestamp),
+}
+
+/// What was asked of one window.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    /// The highest `need_to` that was sent.
+    pub(super) need_to: u64,
+    /// When the last ask was sent.
+    pub(super) last: Option<Span>,
+}
+
+/// Units of one window. `spent + held + returned = received ≤ granted`.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) window: Window,
+    /// Units may be used from this boot time on; [`Span::MAX`]: not known yet.
+    pub(super) from: Span,
+    /// Units may be used before this boot time; [`Span::MAX`] when `from` is.
+    pub(super) until: Span,
+    pub(super) received: u64,
+    pub(super) totals: Totals,
+    pub(super) asked: Asked,
+    /// How far the low water mark is pulled down after a short grant; [`u64::MAX`]: not at all.
+    pub(super) low_cap: u64,
+    pub(super) dry: Option<DryWord>,
+    pub(super) told: Option<Told>,
+    reported: Totals,
+    /// When the next report is due; [`Span::MAX`]: none.
+    pub(super) report_at: Span,
+    repeats: u8,
+}
+
+impl Held {
+    pub(super) fn new(window: Window, exchange: &Exchange) -> Self {
+        let mut held = Self {
+            window,
+            from: Span::MAX,
+            until: Span::MAX,
+            received: 0,
+            totals: Totals::default(),
+            asked: Asked::default(),
+            low_cap: u64::MAX,
+            dry: None,
+            told: None,
+            reported: Totals::default(),
+            report_at: Span::MAX,
+            repeats: 0,
+        };
+        held.place(exchange);
+        held
+    }
+
+    /// Finds the boot times between which the units may be used.
+    pub(super) fn place(&mut self, exchange: &Exchange) {
+        if let (Some(from), Some(until)) = (
+            exchange.not_before(self.window.start),
+            exchange.not_after(self.window.end),
+        ) {
+            self.from = from;
+            self.until = until;
+        }
+    }
+
+    /// Units that can be spent or returned.
+    pub(super) const fn units(&self) -> u64 {
+        self.received
+            .saturating_sub(self.totals.returned)
+            .saturating_sub(self.totals.spent)
+    }
+
+    pub(super) fn is_usable(&self, boot: Span) -> bool {
+        self.from <= boot && boot < self.until
+    }
+
+    /// Moves `units` at most from held to spent; tells whether all of them were there.
+    pub(super) fn spend(&mut self, units: u64, boot: Span) -> bool {
+        let enough = self.units() >= units;
+        if enough && units > 0 {
+            self.totals.spent += units;
+            self.report_soon(boot);
+        }
+        enough
+    }
+
+    /// Moves `units` at most from held to returned.
+    pub(super) fn give(&mut self, units: u64, boot: Span) {
+        let units = units.min(self.units());
+        if units > 0 {
+            self.totals.returned += units;
+            self.report_soon(boot);
+        }
+    }
+
+    /// The dry word, while it is believed.
+    pub(super) fn believed_dry(&self, boot: Span) -> Option<DryWord> {
+        self.dry.filter(|dry| boot < dry.until.plus(STALE))
+    }
+
+    /// Keeps the newest standing of any order of arrival.
+    pub(super) fn tell(&mut self, pool: PoolStanding, stamp: &LogStamp, boot: Span) {
+        let order = (stamp.term, stamp.log_time);
+        if self.told.is_none_or(|told| told.order <= order) {
+            self.told = Some(Told {
+                pool,
+                boot: stamp.echo.filter(|sent| *sent <= boot).unwrap_or(boot),
+                order,
+            });
+        }
+    }
+
+    fn report_soon(&mut self, boot: Span) {
+        let soon = boot.plus(REPORT_EVERY);
+        if self.report_at > soon {
+            self.report_at = soon;
+        }
+    }
+
+    /// The totals go out with some message at `boot`: the next report of them can wait.
+    pub(super) fn told_totals(&mut self, boot: Span) {
+        if self.totals != self.reported {
+            self.reported = self.totals;
+            self.repeats = 0;
+            self.report_at = boot.plus(REPEAT_AFTER[0]);
+        }
+    }
+
+    /// Whether a report is due; then the next one is planned.
+    pub(super) fn report_is_due(&mut self, boot: Span) -> bool {
+        if self.report_at > boot {
+            return false;
+        }
+        if self.totals != self.reported {
+            self.told_totals(boot);
+            return true;
+        }
+        self.repeats = self.repeats.saturating_add(1);
+        self.report_at = REPEAT_AFTER
+            .get(usize::from(self.repeats))
+            .map_or(Span::MAX, |after| boot.plus(*after));
+        true
+    }
+
+    /// The window is over: its last totals are told at once.
+    pub(super) fn end(&mut self, boot: Span) {
+        if self.totals != Totals::default() {
+            self.repeats = 0;
+            self.report_at = boot;
+        }
+    }
+}

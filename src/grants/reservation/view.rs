@@ -1,0 +1,89 @@
+//! How a window stands, for answers and people. No decision rests on it.
+
+use crate::domain::time::Span;
+use crate::domain::time::Window;
+use crate::grants::account::PoolStanding;
+use crate::grants::reservation::Now;
+use crate::grants::reservation::RETRY_AFTER_MIN;
+use crate::grants::reservation::Reservation;
+use crate::grants::reservation::held::Held;
+
+/// How the running window stands, as far as this region knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The window.
+    pub window: Window,
+    /// Units that this process spent in it.
+    pub spent: u64,
+    /// Units that this process can still spend without asking.
+    pub held: u64,
+    /// What the leader told last; `None` before that.
+    pub standing: Option<PoolStanding>,
+    /// Units known to be used in all regions: at least `spent`.
+    pub used: u64,
+    /// The quota less what is used and stranded.
+    pub remaining: u64,
+    /// How old `standing` may be; zero without one.
+    pub staleness: Span,
+    /// The time to the window's end by the leader's clock, at most.
+    pub ends_in: Span,
+}
+
+impl Reservation {
+    /// How the window stands that is served now, or will be next; `None` before the first answer and after
+    /// a time in which nobody asked.
+    pub fn view(&mut self, now: &Now<'_>) -> Option<View> {
+        self.settle(now);
+        let held = self.current.as_ref()?;
+        let told = held.told;
+        let pool = told.map_or(
+            PoolStanding {
+                quota: self.quota,
+                ..PoolStanding::default()
+            },
+            |told| told.pool,
+        );
+        let used = used(&pool, held);
+        Some(View {
+            window: held.window,
+            spent: held.totals.spent,
+            held: held.units(),
+            standing: told.map(|told| told.pool),
+            used,
+            remaining: pool
+                .quota
+                .saturating_sub(used)
+                .saturating_sub(pool.stranded),
+            staleness: told.map_or(Span::ZERO, |told| now.boot.minus(told.boot)),
+            ends_in: ends_in(held, now),
+        })
+    }
+}
+
+fn used(pool: &PoolStanding, held: &Held) -> u64 {
+    let others = pool.used.saturating_sub(pool.used_by_holder);
+    others.saturating_add(held.totals.spent)
+}
+
+fn ends_in(held: &Held, now: &Now<'_>) -> Span {
+    now.exchange
+        .log_time(now.boot)
+        .map_or(Span::ZERO, |time| held.window.end.since(time.earliest))
+}
+
+impl Held {
+    /// When a caller who is refused is told to come back: when the leader's word runs out, or at the
+    /// window's end when all of the quota is known to be gone for good.
+    pub(super) fn retry_after(&self, now: &Now<'_>) -> Span {
+        let is_used_up = self.told.is_some_and(|told| {
+            let gone = used(&told.pool, self).saturating_add(told.pool.stranded);
+            told.pool.free == 0 && gone >= told.pool.quota
+        });
+        let wait = if is_used_up {
+            ends_in(self, now)
+        } else {
+            self.dry.map_or(Span::ZERO, |dry| dry.until.minus(now.boot))
+        };
+        wait.max(RETRY_AFTER_MIN)
+    }
+}
