@@ -31,6 +31,7 @@
 //! | [`ledger`] | the admission machine: shards, check all or none, holds, remembered answers, expiry |
 //! | [`store`] | SQLite: two files, a writer thread each, group commit, journal and fold, restore, backup |
 //! | [`telemetry`] | the one table of metric names, logs |
+//! | [`consensus`] | the replicated log: openraft over the store and the links, members, leadership |
 //! | [`region`] | a running region: its parts, clock, configuration, timers |
 //! | [`http`] | the check API |
 //! | [`admin`] | the admin API |
@@ -71,6 +72,7 @@ pub mod admin;
 pub mod algorithm;
 pub mod catalogue;
 pub mod cli;
+pub mod consensus;
 pub mod domain;
 pub mod grants;
 pub mod http;

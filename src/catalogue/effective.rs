@@ -447,7 +447,9 @@ impl Judge<'_> {
         }
         if !is_available(mode) {
             let name = field::mode_name(mode);
-            let message = format!("\"{name}\" is not available in this build; write \"regional\" or \"strict\"");
+            let message = format!(
+                "\"{name}\" is not available in this build; write \"regional\" or \"strict\""
+            );
             self.fault(Field::Mode, message);
         }
         for of in [Field::OnPartition, Field::Split] {

@@ -279,7 +279,9 @@ impl Shard {
     pub fn sweep_all(&mut self, now: Timestamp, mut gone: impl FnMut(Entry)) {
         let cells = u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX);
         for place in 0..cells {
-            if self.cell(place).is_some_and(|entry| entry.counter.dead_at <= now)
+            if self
+                .cell(place)
+                .is_some_and(|entry| entry.counter.dead_at <= now)
                 && let Some(entry) = self.remove(place)
             {
                 self.horizon = self.horizon.max(now);

@@ -140,10 +140,7 @@ struct Known {
 
 /// Whether a strict limit of this kind is spent from reservations.
 pub const fn has_reservations(rule: &Rule) -> bool {
-    matches!(
-        rule,
-        Rule::FixedWindow { .. } | Rule::CalendarWindow { .. }
-    )
+    matches!(rule, Rule::FixedWindow { .. } | Rule::CalendarWindow { .. })
 }
 
 impl Machine {
@@ -171,11 +168,9 @@ impl Machine {
         place(&mut told, charge, outcome.items.into_iter().map(by_leader));
         for ((told, item), known) in told.iter_mut().zip(&charge.items).zip(&known) {
             if let Some(window) = item.window {
-                let standing = self.book.standing(
-                    &known.account,
-                    window.id,
-                    Some(&charge.request.holder),
-                );
+                let standing =
+                    self.book
+                        .standing(&known.account, window.id, Some(&charge.request.holder));
                 *told = Some(windowed(
                     &known.limit,
                     window,
@@ -280,12 +275,8 @@ impl Machine {
             local: charge.local.clone(),
         };
         if let Some(keyed) = &charge.keyed {
-            self.remembered.note_charged(
-                &charge.tenant,
-                keyed,
-                answered.clone(),
-                self.log_time,
-            );
+            self.remembered
+                .note_charged(&charge.tenant, keyed, answered.clone(), self.log_time);
         }
         Charged::Allowed(answered)
     }
@@ -301,8 +292,7 @@ impl Machine {
         receipts: &mut [Option<Receipt>],
     ) {
         let mut place = 0;
-        for (index, ((item, known), units)) in
-            charge.items.iter().zip(known).zip(units).enumerate()
+        for (index, ((item, known), units)) in charge.items.iter().zip(known).zip(units).enumerate()
         {
             let Some(window) = item.window else { continue };
             let holder = Some(&charge.request.holder);

@@ -155,9 +155,7 @@ impl Machine {
             epoch: receipt.epoch,
         };
         let units = give.units.min(receipt.units);
-        let of_region = |holder: &Holder| {
-            holder.region == give.request.holder.region
-        };
+        let of_region = |holder: &Holder| holder.region == give.request.holder.region;
         let from_book = self.refund_windows(give, &account, receipt.window, units, of_region);
         if from_book > 0 {
             return from_book;
@@ -234,13 +232,7 @@ impl Machine {
     }
 
     /// The limit behind an account whose counter the log itself keeps.
-    fn ledger_limit(
-        &self,
-        account: &Account,
-    ) -> Option<(
-        Arc<Limit>,
-        LimitId,
-    )> {
+    fn ledger_limit(&self, account: &Account) -> Option<(Arc<Limit>, LimitId)> {
         let found = self
             .catalogue
             .view()

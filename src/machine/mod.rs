@@ -120,6 +120,7 @@ impl Machine {
     /// Applies one entry.
     pub fn apply(&mut self, payload: &Payload) -> Reply {
         self.log_time = self.log_time.max(payload.log_time);
+        self.remembered.forget(self.log_time);
         let reply = match &payload.command {
             Command::Found { cluster, adopted } => self.found(*cluster, adopted.as_deref()),
             Command::Enroll(holder) => self.enroll(holder),
@@ -137,7 +138,6 @@ impl Machine {
         if self.entries.is_multiple_of(ENTRIES_PER_SWEEP) {
             self.ledger.sweep_all(self.log_time);
         }
-        self.remembered.forget(self.log_time);
         reply
     }
 
@@ -221,7 +221,10 @@ impl Machine {
 
     /// The strict limit of `account` as it is in force now; `None`: there is no such limit any more, or it
     /// is in another epoch.
-    pub fn limit_of(&self, account: &Account) -> Option<(&LimitView, std::sync::Arc<crate::domain::limit::Limit>)> {
+    pub fn limit_of(
+        &self,
+        account: &Account,
+    ) -> Option<(&LimitView, std::sync::Arc<crate::domain::limit::Limit>)> {
         let view = self.catalogue.view().tenant(&account.tenant)?;
         let found = view.limit(account.limit.as_str())?;
         let (limit, epoch) = found.at(&account.key, self.log_time);
@@ -239,7 +242,10 @@ impl Machine {
                 version: self.catalogue.version(),
             };
         };
-        match self.book.transfer(self.log_time, transfer, limit.rule.quota()) {
+        match self
+            .book
+            .transfer(self.log_time, transfer, limit.rule.quota())
+        {
             Ok(transferred) => Reply::Transferred(transferred),
             Err(not_taken) => Reply::NotTaken(not_taken),
         }

@@ -37,7 +37,9 @@ struct Snapshot {
 #[derive(Debug, Error)]
 pub enum SnapshotError {
     /// It is of a format that this build does not know.
-    #[error("the snapshot has format {0}, this build reads format {FORMAT}: run the same or a newer build")]
+    #[error(
+        "the snapshot has format {0}, this build reads format {FORMAT}: run the same or a newer build"
+    )]
     Format(u8),
     /// It is damaged.
     #[error("the snapshot is damaged: {0}")]
@@ -72,9 +74,7 @@ impl Machine {
     /// When the bytes are not a snapshot that this build can read.
     pub fn from_snapshot(bytes: &[u8]) -> Result<Self, SnapshotError> {
         let damaged = |error: &dyn std::fmt::Display| SnapshotError::Damaged(error.to_string());
-        let (format, body) = bytes
-            .split_first()
-            .ok_or_else(|| damaged(&"it is empty"))?;
+        let (format, body) = bytes.split_first().ok_or_else(|| damaged(&"it is empty"))?;
         if *format != FORMAT {
             return Err(SnapshotError::Format(*format));
         }

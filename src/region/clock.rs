@@ -326,10 +326,10 @@ impl Clock {
         match &self.0.wall {
             Wall::Real => boot_time(self.0.origin),
             Wall::Manual(_) => {
-                let newest = self.0.newest_manual_nanos.fetch_max(
-                    self.wall().as_nanos(),
-                    Ordering::Relaxed,
-                );
+                let newest = self
+                    .0
+                    .newest_manual_nanos
+                    .fetch_max(self.wall().as_nanos(), Ordering::Relaxed);
                 let newest = newest.max(self.wall().as_nanos());
                 Span::from_nanos(u64::try_from(newest).unwrap_or(0))
             }

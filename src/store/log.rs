@@ -1,4 +1,5 @@
-//! What is written to the log file: sync charges with their answers, and the catalogue's changes.
+//! What is written to the log file: sync charges with their answers, the catalogue's changes, and what
+//! `raft.rs` says.
 //!
 //! All `keep` calls of one transaction become one sync record. A sync record is deleted only when the
 //! counter file is known to hold what it says, durably: the caller has said which mark a committed flush
@@ -18,6 +19,9 @@ use crate::ledger::idempotency::KeptAnswer;
 use crate::store::error::StoreError;
 use crate::store::error::WriteError;
 use crate::store::format;
+use crate::store::raft;
+use crate::store::raft::LogPlace;
+use crate::store::raft::RaftJob;
 use crate::store::sweep::ANSWERS;
 use crate::store::sweep::Cursor;
 use crate::store::writer::Lane;
@@ -72,8 +76,15 @@ pub(super) enum Job {
     Tend {
         now: Timestamp,
         trim_to: u64,
+        committed: Option<LogPlace>,
         more: bool,
         to: Reply<Result<bool, StoreError>>,
+    },
+    Raft(RaftJob),
+    Cluster {
+        cluster: u64,
+        joined: u64,
+        to: Reply<Result<u64, StoreError>>,
     },
 }
 
@@ -83,8 +94,10 @@ pub(super) struct LogLane {
     /// Newest committed change.
     index: u64,
     changes: u64,
+    /// The mark of what is committed in the consensus log, as it was last written.
+    committed: Option<LogPlace>,
     answers: Cursor,
-    /// What the three become when the running transaction is committed.
+    /// What these become when the running transaction is committed.
     next: Next,
 }
 
@@ -93,6 +106,7 @@ struct Next {
     mark: u64,
     index: u64,
     changes: u64,
+    committed: Option<LogPlace>,
 }
 
 impl LogLane {
@@ -113,6 +127,7 @@ impl LogLane {
             mark,
             index,
             changes,
+            committed: None,
             answers: Cursor::default(),
             next: Next::default(),
         })
@@ -122,7 +137,7 @@ impl LogLane {
         let kept = || {
             jobs.iter().filter_map(|job| match job {
                 Job::Keep(kept, _) => Some(kept),
-                Job::Append { .. } | Job::Tend { .. } => None,
+                Job::Append { .. } | Job::Tend { .. } | Job::Raft(_) | Job::Cluster { .. } => None,
             })
         };
         let records: Vec<&CounterRecord> = kept().flat_map(|kept| &kept.records).collect();
@@ -233,6 +248,7 @@ impl Lane for LogLane {
             mark: self.mark.load(Ordering::Relaxed),
             index: self.index,
             changes: self.changes,
+            committed: self.committed,
         };
         self.keep(tx, jobs)?;
         for job in jobs {
@@ -242,9 +258,28 @@ impl Lane for LogLane {
                     change, outcome, ..
                 } => *outcome = self.append(tx, change)?,
                 Job::Tend {
-                    now, trim_to, more, ..
-                } => *more = self.tend(tx, *now, *trim_to)?,
+                    now,
+                    trim_to,
+                    committed,
+                    more,
+                    ..
+                } => {
+                    *more = self.tend(tx, *now, *trim_to)?;
+                    self.next.committed = self.next.committed.max(*committed);
+                }
+                Job::Raft(job) => {
+                    job.write(tx)?;
+                    self.next.committed = self.next.committed.max(job.committed);
+                }
+                Job::Cluster {
+                    cluster, joined, ..
+                } => *joined = raft::join_cluster(tx, *cluster)?,
             }
+        }
+        if let Some(committed) = self.next.committed
+            && self.next.committed != self.committed
+        {
+            raft::write_committed(tx, committed)?;
         }
         Ok(())
     }
@@ -252,12 +287,15 @@ impl Lane for LogLane {
     fn committed(&mut self, jobs: Vec<Job>) {
         self.index = self.next.index;
         self.changes = self.next.changes;
+        self.committed = self.next.committed;
         self.mark.store(self.next.mark, Ordering::Release);
         for job in jobs {
             match job {
                 Job::Keep(_, to) => reply(to, Ok(())),
                 Job::Append { outcome, to, .. } => reply(to, outcome),
                 Job::Tend { more, to, .. } => reply(to, Ok(more)),
+                Job::Raft(job) => job.answer(Ok(())),
+                Job::Cluster { joined, to, .. } => reply(to, Ok(joined)),
             }
         }
     }
@@ -270,6 +308,8 @@ impl Lane for LogLane {
         match job {
             Job::Keep(_, to) | Job::Append { to, .. } => reply(to, Err(error.clone())),
             Job::Tend { to, .. } => reply(to, Err(error.clone())),
+            Job::Raft(job) => job.answer(Err(error.clone())),
+            Job::Cluster { to, .. } => reply(to, Err(error.clone())),
         }
     }
 

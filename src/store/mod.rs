@@ -5,6 +5,7 @@
 //!                    │                                    │
 //!        log.db (synchronous = FULL)        counters.db (synchronous = NORMAL)
 //!   catalogue, changes, answers, actors     journal ──fold──► counters, holds
+//!   identity, consensus log and vote
 //!   sync records ───── deleted once counters.db surely holds what they say
 //! ```
 //!
@@ -20,7 +21,7 @@
 //! or change is on disk). The tests below `tests` hold them, with crash images of the files.
 //!
 //! Not here: clocks (callers tell region time), policies (what a failed store means for a limit is the
-//! limit's business), the meaning of catalogue entries, and any vote or log of the cluster.
+//! limit's business), the meaning of catalogue entries and of consensus entries.
 
 mod backup;
 mod counters;
@@ -31,6 +32,7 @@ mod format;
 mod health;
 mod log;
 mod open;
+mod raft;
 mod restore;
 mod schema;
 mod sweep;
@@ -46,6 +48,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
+use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tokio::sync::oneshot;
 
@@ -70,6 +73,14 @@ pub use crate::store::log::Kept;
 pub use crate::store::open::Opened;
 pub use crate::store::open::Snapshot;
 pub use crate::store::open::StoredChange;
+pub use crate::store::raft::Identity;
+pub use crate::store::raft::LogPlace;
+pub use crate::store::raft::RaftDone;
+pub use crate::store::raft::RaftMarks;
+pub use crate::store::raft::RaftWrite;
+pub use crate::store::raft::StoredEntry;
+pub use crate::store::raft::StoredSnapshot;
+pub use crate::store::raft::StoredVote;
 pub use crate::store::restore::Restored;
 pub use crate::store::restore::Sink;
 pub use crate::store::sweep::GRACE;
@@ -109,6 +120,11 @@ struct Inner {
     adopted_groups: u64,
     /// Keeps that are queued or being written.
     keeping: AtomicU64,
+    identity: Mutex<Identity>,
+    /// The newest committed place in the consensus log.
+    raft_committed: Mutex<Option<LogPlace>>,
+    /// A connection that waits for the next reader of the consensus log.
+    raft_reader: Mutex<Option<Connection>>,
     /// Last, because fields are dropped in order: the queues are closed when the threads are waited for.
     threads: Threads,
 }
@@ -371,6 +387,7 @@ impl Store {
             .write_log(|to| log::Job::Tend {
                 now,
                 trim_to,
+                committed: self.raft_committed_now(),
                 more: false,
                 to,
             })

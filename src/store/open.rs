@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use rusqlite::DEFAULT_NAME;
 use rusqlite::OptionalExtension;
@@ -27,6 +28,8 @@ use crate::store::error::OpenError;
 use crate::store::health::HealthBoard;
 use crate::store::health::Which;
 use crate::store::log::LogLane;
+use crate::store::raft;
+use crate::store::raft::Identity;
 use crate::store::schema;
 use crate::store::schema::COUNTERS;
 use crate::store::schema::LOG;
@@ -80,6 +83,7 @@ pub struct StoredChange {
 struct Enrolled {
     actors: ActorTable,
     start: u32,
+    identity: Identity,
     catalogue: Option<Snapshot>,
     changes: Vec<StoredChange>,
 }
@@ -137,6 +141,9 @@ pub(super) fn open(dir: &Path, region: &RegionName, incarnation: u64) -> Result<
         marks,
         adopted_groups: adopted.groups,
         keeping: AtomicU64::new(0),
+        identity: Mutex::new(enrolled.identity),
+        raft_committed: Mutex::new(None),
+        raft_reader: Mutex::new(None),
         threads: Threads::new(starter.threads),
     };
     let Enrolled {
@@ -144,6 +151,7 @@ pub(super) fn open(dir: &Path, region: &RegionName, incarnation: u64) -> Result<
         start,
         catalogue,
         changes,
+        ..
     } = enrolled;
     Ok(Opened {
         store: Store::new(inner),
@@ -191,11 +199,14 @@ fn enrol(dir: &Path, log: &mut Connection, actor: &Actor) -> Result<Enrolled, Op
                 })
             })
             .optional()?;
+        // The incarnation is random and new, so it serves as the voter's name when one is needed.
+        let identity = raft::identify(&tx, actor.incarnation)?;
         let changes = read_changes(&tx, catalogue.as_ref().map_or(0, |snapshot| snapshot.index))?;
         tx.commit()?;
         Ok(Some(Enrolled {
             actors,
             start,
+            identity,
             catalogue,
             changes,
         }))

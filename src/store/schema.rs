@@ -35,13 +35,17 @@ pub(super) struct Schema {
     settings: &'static str,
 }
 
-/// The log file: catalogue, answers, sync records. Acknowledged means on disk.
+/// The log file: catalogue, answers, sync records, consensus. Acknowledged means on disk.
 pub(super) static LOG: Schema = Schema {
     file: "log.db",
     draft: "log.db.new",
     kind: "log",
     application_id: 0x4857_4c47,
-    migrations: &[include_str!("../../migrations/log/0001_initial.sql")],
+    migrations: &[
+        include_str!("../../migrations/log/0001_initial.sql"),
+        include_str!("../../migrations/log/0002_consensus.sql"),
+    ],
+    // Not the tables of consensus and not the identity: who restores a backup is a new voter.
     tables: &[
         "log_meta", "actors", "snapshot", "changes", "answers", "sync",
     ],

@@ -213,8 +213,6 @@ impl Desk {
             tenant: "acme".to_owned(),
             key: "user-1".to_owned(),
             store_failed: false,
-            judge_only: false,
-            words: &[],
         }
     }
 
@@ -255,6 +253,8 @@ impl Desk {
     ) -> Outcome {
         let items = [self.item(cost)];
         ledger.check(&Request {
+            judge_only: false,
+            words: &[],
             now,
             tenant: &self.tenant,
             items: &items,

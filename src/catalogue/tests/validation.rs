@@ -328,7 +328,8 @@ fn calendars_are_checked() {
 
 #[test]
 fn modes_that_are_not_built_yet_are_refused_by_name() {
-    let with = |mode| json!({ "algorithm": "fixed_window", "quota": 1, "window": "1s", "mode": mode });
+    let with =
+        |mode| json!({ "algorithm": "fixed_window", "quota": 1, "window": "1s", "mode": mode });
     refuses(
         &with("approximate"),
         "limits.api.mode",
