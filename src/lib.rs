@@ -30,6 +30,7 @@
 //! | [`ledger`] | the admission machine: shards, check all or none, holds, remembered answers, expiry |
 //! | [`store`] | SQLite: two files, a writer thread each, group commit, journal and fold, restore, backup |
 //! | [`telemetry`] | the one table of metric names, logs |
+//! | [`peer`] | links between regions: order, authentication, breakers, clock offsets, injected faults |
 //! | [`region`] | a running region: its parts, clock, configuration, timers |
 //! | [`http`] | the check API |
 //! | [`admin`] | the admin API |
@@ -73,6 +74,7 @@ pub mod cli;
 pub mod domain;
 pub mod http;
 pub mod ledger;
+pub mod peer;
 pub mod region;
 pub mod server;
 pub mod store;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 /// Modules from the bottom to the top; a module imports only from those before it.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
     "domain",
     "algorithm",
     "catalogue",
@@ -15,6 +15,7 @@ const ORDER: [&str; 12] = [
     "ledger",
     "store",
     "telemetry",
+    "peer",
     "region",
     "http",
     "admin",

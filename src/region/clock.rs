@@ -317,6 +317,11 @@ impl Clock {
         self.0.offset_nanos.store(nanos, Ordering::Relaxed);
     }
 
+    /// The real time since the clock was made, whatever the wall clock does, also of a manual clock.
+    pub fn uptime(&self) -> Span {
+        elapsed(self.0.origin)
+    }
+
     /// Starts to measure real elapsed time, whatever the wall clock does.
     pub fn stopwatch(&self) -> Stopwatch {
         Stopwatch(Instant::now())
@@ -340,6 +345,16 @@ impl Clock {
             Wall::Real => elapsed(self.0.origin),
             Wall::Manual(_) => Span::ZERO,
         }
+    }
+}
+
+impl crate::peer::Time for Clock {
+    fn elapsed(&self) -> Span {
+        self.uptime()
+    }
+
+    fn now(&self) -> Timestamp {
+        Self::now(self)
     }
 }
 
