@@ -32,6 +32,7 @@
 //! | [`store`] | SQLite: two files, a writer thread each, group commit, journal and fold, restore, backup |
 //! | [`telemetry`] | the one table of metric names, logs |
 //! | [`consensus`] | the replicated log: openraft over the store and the links, members, leadership |
+//! | [`peer`] | links between regions: order, authentication, breakers, clock offsets, injected faults |
 //! | [`region`] | a running region: its parts, clock, configuration, timers |
 //! | [`http`] | the check API |
 //! | [`admin`] | the admin API |
@@ -78,6 +79,7 @@ pub mod grants;
 pub mod http;
 pub mod ledger;
 pub mod machine;
+pub mod peer;
 pub mod region;
 pub mod server;
 pub mod store;

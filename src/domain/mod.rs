@@ -8,5 +8,6 @@ pub mod decision;
 pub mod duration;
 pub mod limit;
 pub mod name;
+pub mod secret;
 pub mod stamp;
 pub mod time;

@@ -336,6 +336,11 @@ impl Clock {
         }
     }
 
+    /// The real time since the clock was made, whatever the wall clock does, also of a manual clock.
+    pub fn uptime(&self) -> Span {
+        elapsed(self.0.origin)
+    }
+
     /// Starts to measure real elapsed time, whatever the wall clock does.
     pub fn stopwatch(&self) -> Stopwatch {
         Stopwatch(Instant::now())
@@ -359,6 +364,16 @@ impl Clock {
             Wall::Real => elapsed(self.0.origin),
             Wall::Manual(_) => Span::ZERO,
         }
+    }
+}
+
+impl crate::peer::Time for Clock {
+    fn elapsed(&self) -> Span {
+        self.uptime()
+    }
+
+    fn now(&self) -> Timestamp {
+        Self::now(self)
     }
 }
 
