@@ -23,4 +23,5 @@
 
 pub mod account;
 pub mod book;
+pub mod log_time;
 pub mod message;
