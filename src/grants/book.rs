@@ -15,7 +15,7 @@
 //! - Log time never falls. A window is granted from [`PREFETCH_MAX`] before its start until its end, and
 //!   forgotten [`KEPT_AFTER_END`] later.
 //!
-//! Shown by `tests` (each rule).
+//! Shown by `tests` (each rule) and `laws` (random entries, processes that spend all they are told of).
 
 mod counters;
 mod pool;
@@ -23,6 +23,8 @@ mod proof;
 mod regions;
 mod snapshot;
 
+#[cfg(test)]
+mod laws;
 #[cfg(test)]
 mod tests;
 

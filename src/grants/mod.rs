@@ -24,5 +24,6 @@
 pub mod account;
 pub mod book;
 pub mod exchange;
+pub mod log_time;
 pub mod message;
 pub mod reservation;
