@@ -22,6 +22,8 @@
 //! Nothing here reads a clock, waits, draws random numbers or touches disk or network.
 
 pub mod account;
+pub mod book;
 pub mod exchange;
+pub mod log_time;
 pub mod message;
 pub mod reservation;
