@@ -108,17 +108,18 @@ impl Exchange {
             offset: log - i128::from(sent.as_nanos()),
             at: boot,
         });
-        match (&mut self.bounds, high) {
-            (Some(bounds), high) if bounds.term == stamp.term => {
-                if bounds.narrow(low, high, boot) {
-                    self.revision = self.revision.wrapping_add(1);
-                }
+        let term = stamp.term;
+        let is_better = match (&mut self.bounds, high) {
+            (Some(bounds), high) if bounds.term == term => bounds.narrow(low, high, boot),
+            (Some(bounds), _) if bounds.term > term => false,
+            (bounds, Some(high)) => {
+                *bounds = Some(Bounds { term, low, high });
+                true
             }
-            (None, Some(high)) => self.begin(stamp.term, low, high),
-            (Some(bounds), Some(high)) if bounds.term < stamp.term => {
-                self.begin(stamp.term, low, high);
-            }
-            _ => {}
+            (_, None) => false,
+        };
+        if is_better {
+            self.revision = self.revision.wrapping_add(1);
         }
     }
 
@@ -147,11 +148,6 @@ impl Exchange {
                 }
             }
         });
-    }
-
-    fn begin(&mut self, term: u64, low: Bound, high: Bound) {
-        self.bounds = Some(Bounds { term, low, high });
-        self.revision = self.revision.wrapping_add(1);
     }
 
     /// The term whose log time is known; `None` before the first answer.

@@ -21,7 +21,7 @@
 //!   has been asked for in full.
 //! - Every waiter has a verdict by its deadline, if [`Reservation::tick`] is called at the time that
 //!   [`Reservation::due`] names.
-//! - `cost` 0 is always `Ready` while the window is known to run.
+//! - `cost` 0 only looks: it is always `Ready` and waits for nothing.
 //!
 //! **Windows.** Units belong to a window of log time and are used only between its `not_before` and
 //! `not_after` on the own boot clock ([`Exchange`]). Between two windows there is a gap of about a round
@@ -218,6 +218,9 @@ impl Reservation {
     /// Changes nothing but which window is served, so it may be asked freely.
     pub fn can_spend(&mut self, units: u64, ticket: Option<Ticket>, now: &Now<'_>) -> Spend {
         self.settle(now);
+        if units == 0 {
+            return Spend::Ready;
+        }
         let Some(held) = &self.current else {
             return Spend::Short;
         };
