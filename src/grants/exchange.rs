@@ -27,6 +27,8 @@ pub const SLEW_PPM: i128 = 500;
 /// What is added to two refills to get the longest wait.
 pub const WAIT_MARGIN: Span = Span::from_ms(50);
 
+/// Later than any boot clock: not before the clock is set again.
+const FAR: Span = Span::from_nanos(u64::MAX / 2);
 const MILLION: i128 = 1_000_000;
 const SPREAD_PPM: i128 = DRIFT_PPM + SLEW_PPM;
 /// Assumed for a refill that was never measured.
@@ -45,6 +47,7 @@ pub struct Exchange {
     slowest_refill: Span,
     is_restarting: bool,
     last_word: Option<Span>,
+    by_hand: Option<Timestamp>,
 }
 
 /// Between which instants log time is.
@@ -90,6 +93,15 @@ impl Exchange {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Log time follows the region's own clock, which is set by hand and shows `time`: what the leader's stamps
+    /// say of log time is not asked.
+    pub fn follow(&mut self, time: Timestamp) {
+        if self.by_hand != Some(time) {
+            self.by_hand = Some(time);
+            self.revision = self.revision.wrapping_add(1);
+        }
     }
 
     /// Takes in the clock of a message that was received at `boot`. Call it before the message is handed to
@@ -200,6 +212,12 @@ impl Exchange {
 
     /// Between which instants log time is at `boot`; `None` before the first answer.
     pub fn log_time(&self, boot: Span) -> Option<LogTime> {
+        if let Some(time) = self.by_hand {
+            return Some(LogTime {
+                earliest: time,
+                latest: time,
+            });
+        }
         let bounds = self.bounds?;
         let boot_nanos = i128::from(boot.as_nanos());
         Some(LogTime {
@@ -210,6 +228,9 @@ impl Exchange {
 
     /// The first boot time at which log time has surely reached `start`; `None` before the first answer.
     pub fn not_before(&self, start: Timestamp) -> Option<Span> {
+        if let Some(time) = self.by_hand {
+            return Some(if start <= time { Span::ZERO } else { FAR });
+        }
         let low = self.bounds?.low;
         let at = i128::from(low.at.as_nanos());
         let ahead = i128::from(start.as_nanos()) - low.offset - at;
@@ -222,6 +243,9 @@ impl Exchange {
 
     /// The first boot time at which log time can have reached `end`; `None` before the first answer.
     pub fn not_after(&self, end: Timestamp) -> Option<Span> {
+        if let Some(time) = self.by_hand {
+            return Some(if end <= time { Span::ZERO } else { FAR });
+        }
         let high = self.bounds?.high;
         let at = i128::from(high.at.as_nanos());
         let ahead = i128::from(end.as_nanos()) - high.offset - at;

@@ -24,6 +24,7 @@ use crate::domain::stamp::Stamp;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::domain::time::Window;
+use crate::domain::time::WindowId;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
 use crate::grants::account::PoolStanding;
@@ -96,8 +97,8 @@ pub struct ChargeItem {
     pub units: u64,
     /// Limits with windows: the window, as the leader found it.
     pub window: Option<Window>,
-    /// Limits with windows: what the region did with its own units of that window.
-    pub totals: Totals,
+    /// Limits with windows: what the region did with its own units, and of which window.
+    pub told: Option<(WindowId, Totals)>,
 }
 
 /// What came of a check.
@@ -433,13 +434,19 @@ fn parts(charge: &Charge, known: &[Known], units: &[u64]) -> Vec<(book::Charge, 
                     account: known.account.clone(),
                     window: item.window?,
                     holder: charge.request.holder.clone(),
-                    totals: item.totals,
+                    totals: told_of(item.told, item.window?.id),
                     units: *units,
                 },
                 known.limit.rule.quota(),
             ))
         })
         .collect()
+}
+
+/// What was told, when it was of this window.
+pub(super) fn told_of(told: Option<(WindowId, Totals)>, window: WindowId) -> Totals {
+    told.filter(|(of, _)| *of == window)
+        .map_or_else(Totals::default, |(_, totals)| totals)
 }
 
 fn ledger_request<'a>(charge: &'a Charge, items: &'a [Item<'a>], now: Timestamp) -> Request<'a> {

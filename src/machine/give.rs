@@ -27,6 +27,7 @@ use crate::machine::answers::Done;
 use crate::machine::charge::Keyed;
 use crate::machine::charge::RequestNumber;
 use crate::machine::charge::has_reservations;
+use crate::machine::charge::told_of;
 
 /// Units go back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,8 +42,8 @@ pub struct GiveBack {
     pub units: u64,
     /// From where.
     pub source: Source,
-    /// Limits with windows: what the region did with its own units of that window.
-    pub totals: Totals,
+    /// Limits with windows: what the region did with its own units, and of which window.
+    pub told: Option<(WindowId, Totals)>,
 }
 
 /// Where units that go back were charged.
@@ -210,7 +211,7 @@ impl Machine {
         let mut left = units;
         left -= self
             .book
-            .refund(self.log_time, account, window, asker, give.totals, left);
+            .refund(self.log_time, account, window, asker, told_of(give.told, window), left);
         let holders: Vec<Holder> = self
             .book
             .tallies(account, window)

@@ -147,8 +147,6 @@ struct Inner {
     sampled_nanos: AtomicI64,
     machine: Mutex<RegionTime>,
     steps_followed_back: AtomicU64,
-    /// The latest time that a manual clock was ever set to.
-    newest_manual_nanos: AtomicI64,
     origin: Instant,
 }
 
@@ -177,7 +175,6 @@ impl Clock {
             sampled_nanos: AtomicI64::new(0),
             machine: Mutex::new(machine),
             steps_followed_back: AtomicU64::new(0),
-            newest_manual_nanos: AtomicI64::new(0),
             origin: Instant::now(),
         }));
         clock.start_from(None);
@@ -321,19 +318,9 @@ impl Clock {
     }
 
     /// The machine's boot clock: it never goes back, and it goes on while the machine sleeps. What it counts
-    /// from means nothing to others. Of a manual clock it is the latest time that was ever set.
+    /// from means nothing to others. Real also when the wall clock is set by hand.
     pub fn boot(&self) -> Span {
-        match &self.0.wall {
-            Wall::Real => boot_time(self.0.origin),
-            Wall::Manual(_) => {
-                let newest = self
-                    .0
-                    .newest_manual_nanos
-                    .fetch_max(self.wall().as_nanos(), Ordering::Relaxed);
-                let newest = newest.max(self.wall().as_nanos());
-                Span::from_nanos(u64::try_from(newest).unwrap_or(0))
-            }
-        }
+        boot_time(self.0.origin)
     }
 
     /// The real time since the clock was made, whatever the wall clock does, also of a manual clock.

@@ -4,7 +4,6 @@ use super::Scene;
 use super::allowed;
 use super::keyed;
 use crate::domain::time::Timestamp;
-use crate::grants::account::Totals;
 use crate::ledger::hold::Receipt;
 use crate::ledger::idempotency::Operation;
 use crate::machine::charge::Charged;
@@ -23,7 +22,7 @@ fn give(scene: &mut Scene, region: &str, units: u64, source: Source, key: Option
         tenant: "t".into(),
         units,
         source,
-        totals: Totals::default(),
+        told: None,
     };
     match scene.apply(Command::GiveBack(give)) {
         Reply::Given(given) => given,

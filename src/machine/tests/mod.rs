@@ -17,7 +17,6 @@ use crate::domain::time::Timestamp;
 use crate::domain::time::Window;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
-use crate::grants::account::Totals;
 use crate::ledger::idempotency::Operation;
 use crate::machine::Machine;
 use crate::machine::charge::Charge;
@@ -141,7 +140,7 @@ impl Scene {
             epoch: self.epoch(limit),
             units,
             window: (*limit == "fixed").then(|| self.window()),
-            totals: Totals::default(),
+            told: None,
         });
         let items = items.collect();
         Charge {

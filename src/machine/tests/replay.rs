@@ -5,7 +5,6 @@ use proptest::prelude::*;
 use super::Scene;
 use super::keyed;
 use crate::domain::time::Timestamp;
-use crate::grants::account::Totals;
 use crate::grants::account::Transfer;
 use crate::machine::Machine;
 use crate::machine::command::Command;
@@ -51,7 +50,7 @@ fn entries(steps: &[(u8, u8, u64, u64)]) -> Vec<Payload> {
                         epoch: account.epoch,
                         window: (limit == "fixed").then(|| scene.window()),
                     },
-                    totals: Totals::default(),
+                    told: None,
                 };
                 scene.apply(Command::GiveBack(give));
             }

@@ -1,0 +1,364 @@
+//! Deciding checks that have strict limits.
+//!
+//! ```text
+//! local limits are looked at first ──► a refusal there asks nobody
+//! reservations ─ all have the units ─► one atomic step charges everything
+//!              └ some are short ─────► wait for the leader, then the whole step again
+//! what the leader decides itself ────► the local part is charged, then one entry of the log; a refusal there
+//!                                      undoes the local part, an unknown outcome undoes nothing
+//! ```
+//!
+//! A strict limit with windows is spent from this region's reservation, unless the check has an
+//! `Idempotency-Key` or another strict limit of a kind that the log decides: then the log decides all of its
+//! strict limits in one entry. A limit that refuses nobody (unlimited, shadow, a key that is always allowed)
+//! is counted here and asks nobody.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Standing;
+use crate::domain::decision::DecidedBy;
+use crate::domain::decision::Decision;
+use crate::domain::decision::Reason;
+use crate::domain::limit::Limit;
+use crate::domain::limit::Mode;
+use crate::domain::limit::Rule;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::domain::time::Window;
+use crate::grants::account::Account;
+use crate::grants::reservation::Effect;
+use crate::grants::reservation::Now;
+use crate::grants::reservation::RETRY_AFTER_MIN;
+use crate::grants::reservation::Spend;
+use crate::grants::reservation::Ticket;
+use crate::grants::reservation::Verdict;
+use crate::ledger::check::Item;
+use crate::ledger::check::ItemOutcome;
+use crate::ledger::check::Outcome;
+use crate::ledger::check::Request;
+use crate::ledger::check::UNAVAILABLE_RETRY_AFTER;
+use crate::ledger::check::Word;
+use crate::machine::charge::has_reservations;
+use crate::region::reservations::Want;
+use crate::region::state::Region;
+
+/// Words for the items of a check.
+pub type Words = SmallVec<[Word; 2]>;
+
+/// The strict part of a check.
+#[derive(Clone, Debug, Default)]
+pub struct Parts<'a> {
+    /// What comes from reservations.
+    pub wants: SmallVec<[Want<'a>; 2]>,
+    /// Places of what the log decides.
+    pub led: SmallVec<[usize; 2]>,
+}
+
+/// What came of one step.
+#[derive(Debug)]
+pub enum Stepped {
+    /// It is decided, and charged if it was allowed.
+    Decided(Outcome),
+    /// Nothing happened: these wants lack units.
+    Short(SmallVec<[usize; 2]>),
+}
+
+/// Whether `item` is one that a strict limit can refuse.
+pub fn is_strict(item: &Item<'_>) -> bool {
+    item.limit.mode == Mode::Strict && item.limit.enforce && !item.limit.never_refuses(item.key)
+}
+
+/// The counter of an item.
+pub fn account(tenant: &str, item: &Item<'_>) -> Account {
+    Account {
+        tenant: tenant.into(),
+        limit: item.limit.name.clone(),
+        key: item.key.into(),
+        epoch: item.epoch,
+    }
+}
+
+/// The strict part of a check; `None` when it has none.
+pub fn parts<'a>(request: &Request<'a>, is_keyed: bool) -> Option<Parts<'a>> {
+    let strict = || request.items.iter().enumerate().filter(|(_, item)| is_strict(item));
+    strict().next()?;
+    let is_led = strict()
+        .any(|(_, item)| item.cost > 0 && (is_keyed || !has_reservations(&item.limit.rule)));
+    let mut parts = Parts::default();
+    for (place, item) in strict() {
+        if is_led && item.cost > 0 {
+            parts.led.push(place);
+        } else {
+            parts.wants.push(Want {
+                place,
+                account: account(request.tenant, item),
+                limit: item.limit,
+                units: item.cost,
+            });
+        }
+    }
+    Some(parts)
+}
+
+impl Region {
+    /// One atomic step over reservations and counters. `tickets` are those of the wants that have waited, by
+    /// place among the wants. `led` items are looked past: their time comes later.
+    pub fn step(
+        &self,
+        request: &Request<'_>,
+        parts: &Parts<'_>,
+        tickets: &[Option<Ticket>],
+    ) -> Stepped {
+        let exchange = self.reservations.exchange();
+        let now = Now {
+            boot: self.clock.boot(),
+            exchange: &exchange,
+        };
+        let mut effects = Vec::new();
+        let stepped = {
+            let mut locked = self.reservations.lock(&parts.wants);
+            let mut words = self.words(request, parts);
+            let mut short: SmallVec<[usize; 2]> = SmallVec::new();
+            let mut dry: SmallVec<[usize; 2]> = SmallVec::new();
+            for (place, want) in parts.wants.iter().enumerate() {
+                if want.units == 0 {
+                    let view = locked
+                        .get(want, now.boot)
+                        .and_then(|found| found.view(&now));
+                    words[want.place] = Word::Decided(self.looked(request, want, view));
+                    continue;
+                }
+                if want.units > want.limit.rule.quota() {
+                    words[want.place] = Word::Decided(never(want.limit, request.now));
+                    continue;
+                }
+                let ticket = tickets.get(place).copied().flatten();
+                let Some(reservation) = locked.get(want, now.boot) else {
+                    words[want.place] = Word::OutOfReach;
+                    continue;
+                };
+                let spend = reservation.can_spend(want.units, ticket, &now);
+                let view = reservation.view(&now);
+                words[want.place] = Word::Decided(match spend {
+                    Spend::Ready | Spend::Short => {
+                        held(want.limit, view.map(seen), want.units, request.now)
+                    }
+                    Spend::Dry { retry_after } => {
+                        refused(want.limit, view.map(seen), retry_after, request.now)
+                    }
+                });
+                match spend {
+                    Spend::Ready => {}
+                    Spend::Short => short.push(place),
+                    Spend::Dry { .. } => dry.push(place),
+                }
+            }
+            let asked = Request {
+                words: &words,
+                judge_only: request.judge_only || !short.is_empty(),
+                ..*request
+            };
+            let outcome = self.ledger.check(&asked);
+            for place in dry {
+                let want = &parts.wants[place];
+                if let Some(reservation) = locked.get(want, now.boot) {
+                    reservation.refuse(want.units, &now, &mut effects);
+                }
+            }
+            if outcome.allowed && !short.is_empty() {
+                Stepped::Short(short)
+            } else {
+                if outcome.allowed && !asked.judge_only {
+                    for (place, want) in parts.wants.iter().enumerate() {
+                        let is_spent = want.units > 0
+                            && outcome.items[want.place].decided_by == DecidedBy::Reservation;
+                        if is_spent && let Some(reservation) = locked.get(want, now.boot) {
+                            let ticket = tickets.get(place).copied().flatten();
+                            // It was ready a moment ago, under the same lock and at the same instant.
+                            let spent = reservation.spend(want.units, ticket, &now);
+                            debug_assert!(spent.is_some(), "what is ready can be spent");
+                            reservation.after_spend(&now, &mut effects);
+                        }
+                    }
+                }
+                Stepped::Decided(outcome)
+            }
+        };
+        self.carry_out(effects);
+        stepped
+    }
+
+    /// Words of the items that are not wanted from reservations: what the log decides is looked past, and a
+    /// strict limit that refuses nobody is counted.
+    fn words(&self, request: &Request<'_>, parts: &Parts<'_>) -> Words {
+        let mut words: Words = smallvec::smallvec![Word::Judge; request.items.len()];
+        for place in &parts.led {
+            let item = &request.items[*place];
+            words[*place] = Word::Decided(held(item.limit, None, item.cost, request.now));
+        }
+        words
+    }
+
+    /// What a look is told: by the reservation, else by what this region knows of the log.
+    fn looked(
+        &self,
+        request: &Request<'_>,
+        want: &Want<'_>,
+        view: Option<crate::grants::reservation::View>,
+    ) -> ItemOutcome {
+        let item = &request.items[want.place];
+        if has_reservations(&want.limit.rule) {
+            let seen = view.map(seen).or_else(|| {
+                let core = self.replica.core();
+                core.machine.seen(&want.account, request.now)
+            });
+            let left = seen.map_or(want.limit.rule.quota(), |seen| seen.remaining);
+            let told = held(want.limit, seen, 0, request.now);
+            return if left == 0 {
+                refused(want.limit, seen, RETRY_AFTER_MIN, request.now)
+            } else {
+                ItemOutcome {
+                    decided_by: DecidedBy::Local,
+                    ..told
+                }
+            };
+        }
+        let core = self.replica.core();
+        core.machine
+            .look(request.tenant, &want.account, item, request.now)
+    }
+
+    /// Sends what is to be sent and wakes who is to be woken.
+    pub fn carry_out(&self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Send(message) => self.outbox.to_leader(message),
+                Effect::Wake(ticket, verdict) => self.reservations.wake(ticket, verdict),
+            }
+        }
+    }
+
+    /// Decides a check of limits that are not `sync`, if nothing has to be waited for. `None`: something
+    /// has, and nothing has happened yet.
+    pub fn strict_at_once(&self, request: &Request<'_>, parts: &Parts<'_>) -> Option<Outcome> {
+        if !parts.led.is_empty() {
+            return None;
+        }
+        match self.step(request, parts, &[]) {
+            Stepped::Decided(outcome) => Some(outcome),
+            Stepped::Short(_) => None,
+        }
+    }
+}
+
+/// How a window stands, for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The window.
+    pub window: Window,
+    /// Units known to be used.
+    pub used: u64,
+    /// Units left.
+    pub remaining: u64,
+}
+
+fn seen(view: crate::grants::reservation::View) -> Seen {
+    Seen {
+        window: view.window,
+        used: view.used,
+        remaining: view.remaining,
+    }
+}
+
+fn outcome(limit: &Limit, seen: Option<Seen>, now: Timestamp) -> ItemOutcome {
+    let window = seen.map(|seen| seen.window);
+    ItemOutcome {
+        decision: Decision::Allow,
+        reason: None,
+        would_deny: false,
+        degraded: false,
+        decided_by: DecidedBy::Reservation,
+        standing: Standing {
+            used: seen.map_or(0, |seen| seen.used),
+            remaining: seen.map_or(limit.rule.quota(), |seen| seen.remaining),
+            reset_after: window.map_or(Span::ZERO, |window| window.end.since(now)),
+        },
+        retry_after: None,
+        delay: Span::ZERO,
+        window_start: window.map(|window| window.start),
+        calendar_length: window
+            .filter(|_| matches!(limit.rule, Rule::CalendarWindow { .. }))
+            .map(|window| window.end.since(window.start)),
+    }
+}
+
+/// Units are here.
+fn held(limit: &Limit, seen: Option<Seen>, units: u64, now: Timestamp) -> ItemOutcome {
+    let mut told = outcome(limit, seen, now);
+    told.standing.used = told.standing.used.saturating_add(units);
+    told.standing.remaining = told.standing.remaining.saturating_sub(units);
+    told
+}
+
+/// The leader said that there are none.
+pub fn refused(
+    limit: &Limit,
+    seen: Option<Seen>,
+    retry_after: Span,
+    now: Timestamp,
+) -> ItemOutcome {
+    let mut told = outcome(limit, seen, now);
+    told.decision = Decision::Deny;
+    told.reason = Some(Reason::QuotaExceeded);
+    told.decided_by = DecidedBy::Leader;
+    told.standing.remaining = 0;
+    told.retry_after = Some(retry_after.max(RETRY_AFTER_MIN));
+    told
+}
+
+/// No window has so many units.
+fn never(limit: &Limit, now: Timestamp) -> ItemOutcome {
+    ItemOutcome {
+        decision: Decision::Deny,
+        reason: Some(Reason::CostExceedsQuota),
+        decided_by: DecidedBy::Local,
+        ..outcome(limit, None, now)
+    }
+}
+
+/// It may have been charged.
+pub fn unknown(limit: &Limit, now: Timestamp) -> ItemOutcome {
+    ItemOutcome {
+        decision: Decision::Deny,
+        reason: Some(Reason::OutcomeUnknown),
+        decided_by: DecidedBy::Leader,
+        retry_after: Some(UNAVAILABLE_RETRY_AFTER),
+        ..outcome(limit, None, now)
+    }
+}
+
+/// There is no room to count it.
+pub fn no_capacity(limit: &Limit, now: Timestamp) -> ItemOutcome {
+    ItemOutcome {
+        decision: Decision::Deny,
+        reason: Some(Reason::Unavailable),
+        decided_by: DecidedBy::Leader,
+        retry_after: Some(UNAVAILABLE_RETRY_AFTER),
+        ..outcome(limit, None, now)
+    }
+}
+
+/// The final word of a reservation on a check that waited, as it is told.
+pub fn verdict_word(want: &Want<'_>, verdict: Verdict, now: Timestamp) -> Option<Word> {
+    match verdict {
+        Verdict::Dry { retry_after } => Some(Word::Decided(refused(
+            want.limit,
+            None,
+            retry_after,
+            now,
+        ))),
+        Verdict::OutOfReach => Some(Word::OutOfReach),
+        Verdict::Capacity => Some(Word::Decided(no_capacity(want.limit, now))),
+        Verdict::Retry | Verdict::Changed { .. } | Verdict::Closed => None,
+    }
+}
