@@ -59,7 +59,7 @@ pub async fn read(
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     auth::authorize(&region, &headers, Need::Read).await?;
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let written = tokio::task::spawn_blocking(move || {
         let version = catalogue.version();
         write::tagged(

@@ -122,7 +122,7 @@ pub async fn limits(
 ) -> Result<Json<ItemPage<Named<LimitSpec>>>, Problem> {
     auth::authorize(&region, &headers, Need::Read).await?;
     let page = Page::read(raw.as_deref())?;
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let (items, next) = page.of(&catalogue.tree().limits, |name, spec| {
         named(name, spec.clone())
     });
@@ -150,7 +150,7 @@ pub async fn limit(
 ) -> Result<Response<Body>, Problem> {
     auth::authorize(&region, &headers, Need::Read).await?;
     let name = write::names(names)?;
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let spec = catalogue
         .tree()
         .limits
@@ -230,7 +230,7 @@ pub async fn plans(
 ) -> Result<Json<ItemPage<Named<Plan>>>, Problem> {
     auth::authorize(&region, &headers, Need::Read).await?;
     let page = Page::read(raw.as_deref())?;
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let (items, next) = page.of(&catalogue.tree().plans, |name, plan| {
         named(name, plan.clone())
     });
@@ -258,7 +258,7 @@ pub async fn plan(
 ) -> Result<Response<Body>, Problem> {
     auth::authorize(&region, &headers, Need::Read).await?;
     let name = write::names(names)?;
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let plan = catalogue
         .tree()
         .plans
@@ -338,7 +338,7 @@ pub async fn tenants(
 ) -> Result<Json<ItemPage<Named<Tenant>>>, Problem> {
     auth::authorize(&region, &headers, Need::Read).await?;
     let page = Page::read(raw.as_deref())?;
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let (items, next) = page.of(&catalogue.tree().tenants, |name, tenant| {
         named(name, Tenant::clone(tenant))
     });
@@ -368,7 +368,7 @@ pub async fn tenant(
     let need = name.as_deref().map_or(Need::Read, Need::ReadTenant);
     auth::authorize(&region, &headers, need).await?;
     let name = name?;
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let tenant = catalogue
         .tree()
         .tenants

@@ -132,7 +132,7 @@ pub async fn list(
     auth::authorize(&region, &headers, need).await?;
     let tenant: TenantName = write::name("tenant", &name?)?;
     let page = Page::read(raw.as_deref())?;
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let missing = || Problem::not_found(format!("there is no tenant {:?}", tenant.as_str()));
     let view = catalogue
         .view()
@@ -180,7 +180,7 @@ pub async fn read(
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     let asked = Asked::read(&region, &headers, names, reads).await?;
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let limit = catalogue
         .effective(&asked.tenant, &asked.limit)
         .ok_or_else(|| asked.missing())?;
@@ -304,7 +304,7 @@ pub async fn read_override(
 ) -> Result<Response<Body>, Problem> {
     let asked = Asked::read(&region, &headers, names, reads).await?;
     let key = key_of(raw.as_deref())?;
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let now = region.clock.now();
     let found = catalogue.effective_override(&asked.tenant, &asked.limit, &key, now);
     let found = found.ok_or_else(|| Problem::not_found("this key has no override"))?;

@@ -148,7 +148,7 @@ pub async fn list(
     auth::authorize(&region, &headers, Need::Read).await?;
     let page = Page::read(raw.as_deref())?;
     let now = region.clock.now();
-    let catalogue = region.changes.catalogue();
+    let catalogue = region.replica.catalogue();
     let (tokens, next) = page.of(catalogue.tokens(), |_, token| item(token, now));
     Ok(Json(TokenPage { tokens, next }))
 }

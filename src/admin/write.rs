@@ -146,7 +146,7 @@ pub async fn propose(
     let runtime = tokio::runtime::Handle::current();
     let made = tokio::task::spawn_blocking(move || {
         let at = region.clock.now();
-        runtime.block_on(region.changes.propose(at, entry))
+        runtime.block_on(region.replica.propose(at, entry))
     });
     let outcome = made.await.map_err(|_| unknown("the change broke off"))?;
     outcome.map(WriteAnswer::from).map_err(problem_of)

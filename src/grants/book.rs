@@ -420,6 +420,11 @@ impl Book {
         self.counters.len()
     }
 
+    /// Every account that has an open window; once for each.
+    pub fn accounts(&self) -> impl Iterator<Item = &Account> {
+        self.counters.iter().map(|(account, _)| account)
+    }
+
     /// Open windows of an account, in order.
     pub fn windows(&self, account: &Account) -> impl Iterator<Item = Window> + '_ {
         self.counters.windows(account)

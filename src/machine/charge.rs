@@ -31,6 +31,7 @@ use crate::grants::account::PoolStanding;
 use crate::grants::account::Totals;
 use crate::grants::book;
 use crate::grants::book::NotTaken;
+use crate::grants::reservation::RETRY_AFTER_MIN;
 use crate::ledger::check::Item;
 use crate::ledger::check::ItemOutcome;
 use crate::ledger::check::Request;
@@ -183,6 +184,72 @@ impl Machine {
             }
         }
         Some(Charged::Refused(told.into_iter().flatten().collect()))
+    }
+
+    /// The refusal of a check whose windows have too few units.
+    pub fn refusal(&self, charge: &Charge, at: Timestamp) -> Charged {
+        let Some(known) = self.known(charge, at) else {
+            return Charged::Stale {
+                version: self.catalogue.version(),
+            };
+        };
+        let told = charge.items.iter().zip(&known).map(|(item, known)| {
+            let Some(window) = item.window else {
+                let item = ledger_item(item, known, item.units);
+                return by_leader(self.look_at(&charge.tenant, &item, at));
+            };
+            let quota = known.limit.rule.quota();
+            let preview = self.book.preview(at, &known.account, window, quota);
+            let free = preview.map_or(0, |preview| preview.free);
+            let standing = self.book.standing(
+                &known.account,
+                window.id,
+                Some(&charge.request.holder),
+            );
+            let fits = i128::from(item.units) <= free;
+            let standing = standing.unwrap_or_else(|| untouched(&known.limit));
+            windowed(&known.limit, window, item.units, standing, fits, at)
+        });
+        let mut told: Vec<ItemOutcome> = told.collect();
+        // A recall may have brought units meanwhile; the check was refused all the same.
+        if told.iter().all(|told| told.decision == Decision::Allow)
+            && let Some(first) = told.first_mut()
+        {
+            first.decision = Decision::Deny;
+            first.reason = Some(Reason::QuotaExceeded);
+            first.retry_after = Some(RETRY_AFTER_MIN);
+        }
+        Charged::Refused(told)
+    }
+
+    fn look_at(&self, tenant: &str, item: &Item<'_>, at: Timestamp) -> ItemOutcome {
+        let outcome = self.ledger.check(&Request {
+            now: at,
+            tenant,
+            items: std::slice::from_ref(item),
+            hold: None,
+            keep: false,
+            store_failed: false,
+            judge_only: true,
+            words: &[],
+        });
+        outcome.items[0]
+    }
+
+    /// How a limit without windows stands, for a look.
+    pub fn look(&self, tenant: &str, item: &Item<'_>, at: Timestamp) -> ItemOutcome {
+        let item = Item { cost: 0, ..*item };
+        self.look_at(tenant, &item, at.max(self.log_time))
+    }
+
+    /// How the window of `account` stands that runs at `at`: the window, units used and units left. `None`
+    /// when nobody has touched it.
+    pub fn seen(&self, account: &Account, at: Timestamp) -> Option<(Window, PoolStanding)> {
+        let window = self
+            .book
+            .windows(account)
+            .find(|window| window.start <= at && at < window.end)?;
+        Some((window, self.book.standing(account, window.id, None)?))
     }
 
     pub(super) fn charge(&mut self, charge: &Charge) -> Charged {

@@ -182,7 +182,7 @@ impl Machine {
             key: key.clone(),
             epoch,
         };
-        let (found, in_force) = self.limit_of(&account)?;
+        let (found, in_force) = self.limit_of(&account, self.log_time)?;
         let id = found.id;
         if has_reservations(&in_force.rule) {
             let window = window?;

@@ -32,10 +32,13 @@ mod snapshot;
 mod tests;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
 use crate::catalogue::change::Entry;
 use crate::catalogue::view::LimitView;
+use crate::domain::limit::Limit;
+use crate::domain::limit::Mode;
 use crate::domain::name::RegionName;
 use crate::domain::time::Timestamp;
 use crate::grants::account::Account;
@@ -219,21 +222,18 @@ impl Machine {
         rows.take(page_size).cloned().collect()
     }
 
-    /// The strict limit of `account` as it is in force now; `None`: there is no such limit any more, or it
+    /// The strict limit of `account` as it is in force at `at`; `None`: there is no such limit any more, or it
     /// is in another epoch.
-    pub fn limit_of(
-        &self,
-        account: &Account,
-    ) -> Option<(&LimitView, std::sync::Arc<crate::domain::limit::Limit>)> {
+    pub fn limit_of(&self, account: &Account, at: Timestamp) -> Option<(&LimitView, Arc<Limit>)> {
         let view = self.catalogue.view().tenant(&account.tenant)?;
         let found = view.limit(account.limit.as_str())?;
-        let (limit, epoch) = found.at(&account.key, self.log_time);
-        let is_it = epoch == account.epoch && limit.mode == crate::domain::limit::Mode::Strict;
-        is_it.then(|| (found, std::sync::Arc::clone(limit)))
+        let (limit, epoch) = found.at(&account.key, at);
+        let is_it = epoch == account.epoch && limit.mode == Mode::Strict;
+        is_it.then(|| (found, Arc::clone(limit)))
     }
 
     fn transfer(&mut self, transfer: &crate::grants::account::Transfer) -> Reply {
-        let Some((_, limit)) = self.limit_of(&transfer.account) else {
+        let Some((_, limit)) = self.limit_of(&transfer.account, self.log_time) else {
             // What was returned is taken in all the same: the units are needed by the next epoch.
             let (account, window) = (&transfer.account, transfer.window.id);
             self.book

@@ -2,18 +2,29 @@
 //!
 //! - [`config`]: the region's file, the environment and the flags, resolved into one value.
 //! - [`clock`]: the only reader of the clock. [`entropy`]: the only source of randomness.
-//! - [`state`]: the parts of a region. [`changes`]: the catalogue's log.
+//! - [`state`]: the parts of a region. [`cluster`]: belonging to one. [`replica`]: its copy of what the log
+//!   drives. [`proposals`]: the way into the log.
+//! - [`strict`], [`deciding`]: checks of strict limits. [`reservations`]: what is held of them. [`leading`]: the
+//!   leader's half. [`outbox`]: words between the two. [`requests`]: numbers of requests to the log.
 //! - [`decide`]: a check with a disk behind it. [`observe`]: what metrics and logs are told of it.
 //! - [`timers`]: flushing, sweeping, housekeeping, probing. [`rejections`]: the newest refusals.
 //! - [`faults`]: failures injected on purpose.
 
-pub mod changes;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod decide;
+pub mod deciding;
 pub mod entropy;
 pub mod faults;
+pub mod leading;
 pub mod observe;
+pub mod outbox;
+pub mod proposals;
 pub mod rejections;
+pub mod replica;
+pub mod requests;
+pub mod reservations;
 pub mod state;
+pub mod strict;
 pub mod timers;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
@@ -12,9 +13,13 @@ use arc_swap::ArcSwap;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::sync::mpsc;
 use tokio::sync::watch;
 
+use crate::catalogue::Catalogue;
+use crate::catalogue::change::Entry;
 use crate::catalogue::intern::LimitId;
+use crate::consensus::Consensus;
 use crate::catalogue::view::View;
 use crate::domain::limit::Mode;
 use crate::domain::limit::Rule;
@@ -23,6 +28,7 @@ use crate::domain::name::PlanName;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
+use crate::grants::account::Holder;
 use crate::ledger::Bounds;
 use crate::ledger::Ledger;
 use crate::ledger::answers::Answers;
@@ -31,7 +37,7 @@ use crate::ledger::hold::HoldRecord;
 use crate::ledger::holds::Holds;
 use crate::ledger::idempotency::KeptAnswer;
 use crate::ledger::restore::Restorer;
-use crate::region::changes::Changes;
+use crate::peer::Peers;
 use crate::region::clock::Clock;
 use crate::region::config::CheckAuth;
 use crate::region::config::Config;
@@ -39,10 +45,17 @@ use crate::region::config::HeaderStyles;
 use crate::region::config::secret::Secret;
 use crate::region::entropy;
 use crate::region::faults::Faults;
+use crate::region::outbox::Letter;
+use crate::region::outbox::Outbox;
 use crate::region::rejections::Rejections;
+use crate::region::replica::Replica;
+use crate::region::requests::Requests;
+use crate::region::reservations::Reservations;
 use crate::store::Opened;
 use crate::store::Sink;
+use crate::store::Snapshot;
 use crate::store::Store;
+use crate::store::StoredChange;
 use crate::telemetry::meters::LimitMeters;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::refusal::RefusalLog;
@@ -69,8 +82,20 @@ pub struct Region {
     pub refusal_log: RefusalLog,
     /// Its disk.
     pub store: Store,
-    /// Its catalogue's log.
-    pub changes: Changes,
+    /// Its copy of what the log drives: the catalogue and the book of strict limits.
+    pub replica: Replica,
+    /// What it holds of strict limits.
+    pub reservations: Reservations,
+    /// Its requests to the log.
+    pub requests: Requests,
+    /// What its machines want told.
+    pub outbox: Outbox,
+    /// Whether this process has enrolled: from then on it can be granted units.
+    pub enrolled: watch::Sender<bool>,
+    /// The catalogue (JSON) that this directory had before there was a log, until a cluster is founded.
+    pub adopted: Mutex<Option<Vec<u8>>>,
+    /// Where other regions reach this one.
+    pub peer_url: String,
     /// Its metrics.
     pub metrics: Metrics,
     /// How long an answer to a keyed request is remembered.
@@ -98,6 +123,8 @@ pub struct Region {
     pub data_dir: PathBuf,
     /// Region time of the start.
     pub started_at: Timestamp,
+    consensus: OnceLock<Consensus>,
+    peers: OnceLock<Peers>,
     meters: ArcSwap<HashTable<Metered>>,
     hasher: RandomState,
     draining: AtomicBool,
@@ -106,13 +133,18 @@ pub struct Region {
 }
 
 impl Region {
-    /// Opens the store and brings everything back that it kept. Blocks on the disk.
+    /// Opens the store. Blocks on the disk. `peer_url` is where other regions reach this one. Nothing is
+    /// brought back yet: that takes the catalogue, which comes from the log ([`Region::restore`]).
     ///
     /// # Errors
     /// When the store cannot be opened or read.
-    pub fn open(config: &Config, clock: Clock) -> anyhow::Result<Arc<Self>> {
-        let started = clock.stopwatch();
-        let opened = Store::open(&config.data_dir, &config.region, entropy::bits64())
+    pub fn open(
+        config: &Config,
+        clock: Clock,
+        peer_url: String,
+    ) -> anyhow::Result<(Arc<Self>, mpsc::Receiver<Letter>)> {
+        let incarnation = entropy::bits64();
+        let opened = Store::open(&config.data_dir, &config.region, incarnation)
             .with_context(|| format!("data_dir {}", config.data_dir.display()))?;
         let Opened {
             store,
@@ -123,8 +155,12 @@ impl Region {
             changes,
         } = opened;
         clock.start_from(last_time);
-        let changes = Changes::restore(store.clone(), catalogue, changes)
-            .context("the catalogue in log.db")?;
+        let adopted = adopted(catalogue, changes).context("the catalogue in log.db")?;
+        let (outbox, letters) = Outbox::new();
+        let holder = Holder {
+            region: config.region.clone(),
+            incarnation,
+        };
         let bounded = |max: u64| usize::try_from(max).unwrap_or(usize::MAX);
         let seed = || [entropy::bits64(), entropy::bits64()];
         let bounds = Bounds {
@@ -140,7 +176,13 @@ impl Region {
             rejections: Rejections::new(seed()),
             refusal_log: RefusalLog::default(),
             store,
-            changes,
+            replica: Replica::new(),
+            reservations: Reservations::new(holder, seed()),
+            requests: Requests::default(),
+            outbox,
+            enrolled: watch::Sender::new(false),
+            adopted: Mutex::new(adopted),
+            peer_url,
             metrics: Metrics::new(&config.metrics.endpoints),
             retention: config.idempotency.retention,
             header_styles: HeaderStyles::new(&config.header_styles),
@@ -154,6 +196,8 @@ impl Region {
             faults: Faults::default(),
             data_dir: config.data_dir.clone(),
             started_at: clock.now(),
+            consensus: OnceLock::new(),
+            peers: OnceLock::new(),
             meters: ArcSwap::default(),
             hasher: RandomState::with_seeds(1, 2, 3, 4),
             draining: AtomicBool::new(false),
@@ -161,22 +205,47 @@ impl Region {
             refused_keys_told: AtomicU64::new(0),
             clock,
         });
-        region.restore()?;
+        Ok((region, letters))
+    }
+
+    /// The log, once it runs.
+    pub fn consensus(&self) -> Option<&Consensus> {
+        self.consensus.get()
+    }
+
+    /// The links to the other regions, once they run.
+    pub fn peers(&self) -> Option<&Peers> {
+        self.peers.get()
+    }
+
+    /// Gives the region its links and its log. Called once.
+    pub fn connect(&self, peers: Peers, consensus: Consensus) {
+        let first = self.peers.set(peers).is_ok() && self.consensus.set(consensus).is_ok();
+        debug_assert!(first, "a region is connected once");
+    }
+
+    /// Brings counters, holds and answers back from the store. Blocks on the disk; called once, when the
+    /// catalogue is there and before anything is decided.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn restore(&self) -> anyhow::Result<()> {
+        let started = self.clock.stopwatch();
+        self.restore_counts()?;
         tracing::info!(
-            counters = region.ledger.keys(),
-            holds = region.holds.len(),
-            answers = region.answers.len(),
+            counters = self.ledger.keys(),
+            holds = self.holds.len(),
+            answers = self.answers.len(),
             ms = started.elapsed().as_ms_ceil(),
             "restored"
         );
-        Ok(region)
+        Ok(())
     }
 
-    /// Brings counters, holds and answers back from the store.
-    fn restore(&self) -> anyhow::Result<()> {
+    fn restore_counts(&self) -> anyhow::Result<()> {
         let now = (!self.clock.is_manual()).then(|| self.clock.now());
         let view = self.view();
-        let names = self.changes.names();
+        let names = self.replica.names();
         let mut restoring = Restoring {
             region: self,
             restorer: Restorer::new(&self.ledger),
@@ -199,17 +268,17 @@ impl Region {
 
     /// The catalogue in force.
     pub fn view(&self) -> arc_swap::Guard<Arc<View>> {
-        self.changes.view()
+        self.replica.view()
     }
 
     /// The catalogue in force, to be held across waits.
     pub fn view_full(&self) -> Arc<View> {
-        self.changes.view_full()
+        self.replica.view_full()
     }
 
     /// What the counters of one shard changed, for disk.
     pub fn drain(&self, shard: usize, out: &mut Vec<CounterRecord>) {
-        let names = self.changes.names();
+        let names = self.replica.names();
         let name_of = |id: LimitId| -> Option<LimitName> {
             names.names().get(usize::try_from(id.0).ok()?).cloned()
         };
@@ -232,7 +301,7 @@ impl Region {
     /// Whether each condition for serving is met. A peer out of reach is none of them.
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         [
-            ("catalogue", true),
+            ("catalogue", self.store.identity().cluster.is_some()),
             ("store", !self.store.is_failed()),
             ("accepting", !self.draining.load(Ordering::Relaxed)),
         ]
@@ -312,6 +381,26 @@ impl Region {
     }
 }
 
+/// The catalogue (JSON) as a directory kept it before there was a log.
+fn adopted(snapshot: Option<Snapshot>, changes: Vec<StoredChange>) -> anyhow::Result<Option<Vec<u8>>> {
+    if snapshot.is_none() && changes.is_empty() {
+        return Ok(None);
+    }
+    let mut catalogue = match snapshot {
+        Some(snapshot) => serde_json::from_slice::<Catalogue>(&snapshot.body)?,
+        None => Catalogue::default(),
+    };
+    for change in changes {
+        let entry: Entry = serde_json::from_slice(&change.entry)?;
+        catalogue
+            .apply(change.index, change.at, &entry)
+            .map_err(|refused| {
+                anyhow::anyhow!("change {} does not apply: {refused}", change.index)
+            })?;
+    }
+    Ok(Some(serde_json::to_vec(&catalogue)?))
+}
+
 /// Takes over what the store hands out.
 struct Restoring<'a> {
     region: &'a Region,
@@ -321,7 +410,7 @@ struct Restoring<'a> {
 impl Sink for Restoring<'_> {
     fn counter(&mut self, record: CounterRecord) {
         // A limit that was deleted has no tenant to serve: its use is over.
-        let Some(limit) = self.region.changes.names().get(record.id.limit.as_str()) else {
+        let Some(limit) = self.region.replica.names().get(record.id.limit.as_str()) else {
             return;
         };
         self.restorer.counter(record, limit);

@@ -210,7 +210,13 @@ impl Region {
         if has_reservations(&want.limit.rule) {
             let seen = view.map(seen).or_else(|| {
                 let core = self.replica.core();
-                core.machine.seen(&want.account, request.now)
+                let (window, standing) = core.machine.seen(&want.account, request.now)?;
+                let left = standing.quota.saturating_sub(standing.used);
+                Some(Seen {
+                    window,
+                    used: standing.used,
+                    remaining: left.saturating_sub(standing.stranded),
+                })
             });
             let left = seen.map_or(want.limit.rule.quota(), |seen| seen.remaining);
             let told = held(want.limit, seen, 0, request.now);
@@ -224,8 +230,7 @@ impl Region {
             };
         }
         let core = self.replica.core();
-        core.machine
-            .look(request.tenant, &want.account, item, request.now)
+        core.machine.look(request.tenant, item, request.now)
     }
 
     /// Sends what is to be sent and wakes who is to be woken.
@@ -293,7 +298,7 @@ fn outcome(limit: &Limit, seen: Option<Seen>, now: Timestamp) -> ItemOutcome {
 }
 
 /// Units are here.
-fn held(limit: &Limit, seen: Option<Seen>, units: u64, now: Timestamp) -> ItemOutcome {
+pub fn held(limit: &Limit, seen: Option<Seen>, units: u64, now: Timestamp) -> ItemOutcome {
     let mut told = outcome(limit, seen, now);
     told.standing.used = told.standing.used.saturating_add(units);
     told.standing.remaining = told.standing.remaining.saturating_sub(units);

@@ -1,0 +1,528 @@
+//! Belonging to a cluster: founding, joining, enrolling, leading, and who should lead.
+//!
+//! - An empty region founds when all configured peers are empty too and its name sorts first; without peers
+//!   at once. Otherwise it waits until it is added.
+//! - The leader takes a region back whose directory was wiped or restored: the name is a member's, the voter
+//!   id is new.
+//! - Every process enrolls once; until then it is granted nothing.
+//! - The leader hands over to the region that the operators prefer, once that one is up and caught up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde::Deserialize;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::consensus;
+use crate::consensus::Consensus;
+use crate::consensus::Member;
+use crate::consensus::Unreachable;
+use crate::consensus::Wire;
+use crate::domain::name::RegionName;
+use crate::domain::time::Span;
+use crate::grants::message::Pulse;
+use crate::grants::message::ToLeader;
+use crate::machine::command::Command;
+use crate::peer::Handler;
+use crate::peer::Identity;
+use crate::peer::Peers;
+use crate::peer::Service;
+use crate::region::entropy;
+use crate::region::outbox::Words;
+use crate::region::proposals::Forwarded;
+use crate::region::proposals::ProposeError;
+use crate::region::proposals::WRITE_DEADLINE;
+use crate::region::state::Region;
+
+/// How often the leader looks after the members.
+const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a region tells the leader that it lives.
+const PULSE_INTERVAL: Duration = Duration::from_millis(200);
+/// How often waiting checks and the leader's rounds are looked at.
+const TICK_INTERVAL: Duration = Duration::from_millis(5);
+/// The preferred region must have been up and caught up for so many surveys before it is handed the lead.
+const PREFERRED_SURVEYS: u32 = 10;
+/// After a hand-over the leader waits for so many surveys before it tries another.
+const TRANSFER_PAUSE_SURVEYS: u32 = 60;
+/// How long one try to enroll may take.
+const ENROLL_DEADLINE: Span = Span::from_seconds(5);
+/// How long a planned move may take.
+pub const MOVE_DEADLINE: Span = Span::from_seconds(35);
+
+/// What one region asks the leader for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Asked {
+    /// To append an entry.
+    Propose(Command),
+    /// To hand the lead to a region.
+    Transfer(RegionName),
+    /// To take a region in.
+    Add {
+        /// Which.
+        region: RegionName,
+        /// Its peer listener.
+        url: String,
+    },
+    /// To let a region go.
+    Remove(RegionName),
+}
+
+/// The way of the log's messages: the links between regions.
+pub struct Links(pub Peers);
+
+impl Wire for Links {
+    fn call(
+        &self,
+        to: &Member,
+        message: Vec<u8>,
+        deadline: Duration,
+    ) -> BoxFuture<'static, Result<Vec<u8>, Unreachable>> {
+        let deadline = Span::from_nanos_saturating(deadline.as_nanos());
+        let called = self.0.call(
+            &to.region,
+            Service::Consensus,
+            Bytes::from(message),
+            deadline,
+        );
+        async move {
+            called
+                .await
+                .map(|reply| reply.to_vec())
+                .map_err(|error| Unreachable(error.to_string()))
+        }
+        .boxed()
+    }
+}
+
+/// Takes what peers send. Holds the region weakly: the region holds the peers.
+pub struct Served(pub std::sync::Weak<Region>);
+
+impl Handler for Served {
+    fn handle(
+        &self,
+        from: &Identity,
+        service: Service,
+        body: Bytes,
+    ) -> Option<BoxFuture<'static, Bytes>> {
+        let region = self.0.upgrade()?;
+        match service {
+            Service::Consensus => {
+                let replied = region.consensus()?.receive(from.voter, body.to_vec());
+                Some(replied.map(Bytes::from).boxed())
+            }
+            Service::Strict => {
+                match postcard::from_bytes::<Words>(&body) {
+                    Ok(Words::ToLeader(words)) => region.hear_regions(&from.region, words),
+                    Ok(Words::ToRegion(words)) => region.hear_leader(&words),
+                    Err(error) => {
+                        tracing::warn!(region = %from.region, %error, "words that cannot be read");
+                    }
+                }
+                None
+            }
+            Service::Forward => {
+                let asked = postcard::from_bytes::<Asked>(&body).ok()?;
+                Some(
+                    async move {
+                        let forwarded = region.serve_asked(asked, WRITE_DEADLINE).await;
+                        Bytes::from(postcard::to_allocvec(&forwarded).unwrap_or_default())
+                    }
+                    .boxed(),
+                )
+            }
+            Service::Usage => None,
+        }
+    }
+}
+
+impl Region {
+    /// Carries out what another region asks the leader for.
+    pub async fn serve_asked(self: Arc<Self>, asked: Asked, left: Span) -> Forwarded {
+        match asked {
+            Asked::Propose(command) => self.propose_here(command, left).await,
+            Asked::Transfer(to) => self.moved(|consensus| consensus.transfer(to)).await,
+            Asked::Add { region, url } => match self.newcomer(&region, url) {
+                Ok(member) => self.moved(|consensus| consensus.add(member)).await,
+                Err(why) => Forwarded::Unavailable(why),
+            },
+            Asked::Remove(region) => self.moved(|consensus| consensus.remove(region)).await,
+        }
+    }
+
+    async fn moved<F>(&self, act: impl FnOnce(Consensus) -> F) -> Forwarded
+    where
+        F: Future<Output = Result<(), consensus::ProposeError>>,
+    {
+        let Some(consensus) = self.consensus() else {
+            return Forwarded::NotLeader;
+        };
+        match act(consensus.clone()).await {
+            Ok(()) => Forwarded::Done {
+                index: 0,
+                reply: crate::machine::command::Reply::Done,
+                pending: Vec::new(),
+            },
+            Err(consensus::ProposeError::NotLeader { .. }) => Forwarded::NotLeader,
+            Err(consensus::ProposeError::Unavailable(why)) => Forwarded::Unavailable(why),
+            Err(consensus::ProposeError::OutcomeUnknown) => {
+                Forwarded::Unknown("it was not finished in time; look at the status".to_owned())
+            }
+        }
+    }
+
+    /// The member that `region` would be: it must be connected, to know its voter id.
+    fn newcomer(&self, region: &RegionName, url: String) -> Result<Member, String> {
+        let Some(peers) = self.peers() else {
+            return Err("this region has no links".to_owned());
+        };
+        peers.add(region.clone(), url.clone());
+        let known = peers
+            .status()
+            .into_iter()
+            .find(|peer| peer.region == *region)
+            .and_then(|peer| peer.identity);
+        known
+            .map(|identity| Member {
+                voter: identity.voter,
+                region: region.clone(),
+                url,
+            })
+            .ok_or_else(|| {
+                format!("{region} is not connected yet: start it, with this region among its peers")
+            })
+    }
+
+    /// Hands the lead to `to`.
+    ///
+    /// # Errors
+    /// When there is no leader, or the other does not take the lead.
+    pub async fn transfer(self: &Arc<Self>, to: RegionName) -> Result<(), ProposeError> {
+        self.ask_leader(Asked::Transfer(to), MOVE_DEADLINE)
+            .await
+            .map(|_| ())
+    }
+
+    /// Finds or founds the cluster, and does what belonging to it takes, until `stop` turns true.
+    pub async fn take_part(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let parts = [
+            tokio::spawn(Arc::clone(&self).found_or_wait()),
+            tokio::spawn(Arc::clone(&self).enroll()),
+            tokio::spawn(Arc::clone(&self).follow_leadership()),
+            tokio::spawn(Arc::clone(&self).look_after_members()),
+            tokio::spawn(Arc::clone(&self).pulse()),
+            tokio::spawn(Arc::clone(&self).tick()),
+            tokio::spawn(Arc::clone(&self).follow_catalogue()),
+        ];
+        crate::region::timers::stopped(&mut stop).await;
+        for part in parts {
+            part.abort();
+        }
+    }
+
+    fn self_as_member(&self) -> Member {
+        Member {
+            voter: self.store.identity().voter,
+            region: self.name.clone(),
+            url: self.peer_url.clone(),
+        }
+    }
+
+    /// Whether this region's log has never had an entry.
+    fn is_empty(&self) -> bool {
+        self.consensus()
+            .is_none_or(|consensus| consensus.status().last_log_index.is_none())
+    }
+
+    async fn found_or_wait(self: Arc<Self>) {
+        let (Some(consensus), Some(peers)) = (self.consensus(), self.peers()) else {
+            return;
+        };
+        let mut changed = peers.changed();
+        let mut applied = consensus.applied();
+        while self.is_empty() {
+            if let Some(members) = self.founders() {
+                match consensus.found(members).await {
+                    Ok(()) => {
+                        self.found_machine().await;
+                        break;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "no cluster was founded; trying again");
+                        tokio::time::sleep(SURVEY_INTERVAL).await;
+                    }
+                }
+            }
+            tokio::select! {
+                _ = changed.changed() => {}
+                _ = applied.changed() => {}
+                () = tokio::time::sleep(SURVEY_INTERVAL) => {}
+            }
+        }
+        // A founder may have died between its first entry and the one that names the cluster.
+        loop {
+            let named = self.replica.core().machine.cluster();
+            if let Some(cluster) = named {
+                self.join(cluster).await;
+                return;
+            }
+            if consensus.leadership().borrow().is_ready {
+                self.found_machine().await;
+            }
+            tokio::select! {
+                _ = applied.changed() => {}
+                () = tokio::time::sleep(SURVEY_INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Notes which cluster this directory belongs to, and tells the peers.
+    async fn join(&self, cluster: u64) {
+        if let Err(error) = self.store.set_cluster(cluster).await {
+            tracing::warn!(%error, "the cluster's id could not be kept; the next start asks again");
+        }
+        if let Some(peers) = self.peers() {
+            peers.set_identity(|identity| {
+                identity.cluster_id = Some(cluster);
+                identity.is_empty = false;
+            });
+        }
+    }
+
+    /// Who would found a cluster now, if it is this region's turn.
+    fn founders(&self) -> Option<Vec<Member>> {
+        let mut members = vec![self.self_as_member()];
+        for peer in self.peers()?.status() {
+            let identity = peer.identity.filter(|_| peer.is_connected)?;
+            if !identity.is_empty || peer.region < self.name {
+                return None;
+            }
+            members.push(Member {
+                voter: identity.voter,
+                region: peer.region,
+                url: peer.url,
+            });
+        }
+        Some(members)
+    }
+
+    async fn found_machine(self: &Arc<Self>) {
+        let adopted = self.adopted.lock().take();
+        let command = Command::Found {
+            cluster: entropy::bits64(),
+            adopted,
+        };
+        if let Err(error) = self.propose(command, ENROLL_DEADLINE).await {
+            tracing::warn!(%error, "the cluster has no name yet; trying again");
+        }
+    }
+
+    async fn enroll(self: Arc<Self>) {
+        loop {
+            let command = Command::Enroll(self.reservations.holder().clone());
+            match self.propose(command, ENROLL_DEADLINE).await {
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "not enrolled yet");
+                    tokio::time::sleep(PULSE_INTERVAL).await;
+                }
+            }
+        }
+        self.enrolled.send_replace(true);
+    }
+
+    async fn follow_leadership(self: Arc<Self>) {
+        let Some(consensus) = self.consensus() else {
+            return;
+        };
+        let mut leadership = consensus.leadership();
+        loop {
+            let seen = leadership.borrow_and_update().clone();
+            if seen.is_self && seen.is_ready {
+                self.begin_to_lead(seen.term);
+            } else if !seen.is_self {
+                self.end_to_lead();
+            }
+            if leadership.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn follow_catalogue(self: Arc<Self>) {
+        let mut version = 0;
+        let Some(consensus) = self.consensus() else {
+            return;
+        };
+        let mut applied = consensus.applied();
+        while applied.changed().await.is_ok() {
+            let view = self.view_full();
+            if view.version() == version {
+                continue;
+            }
+            version = view.version();
+            let mut effects = Vec::new();
+            self.reservations
+                .reconcile(&view, self.clock.now(), self.clock.boot(), &mut effects);
+            self.carry_out(effects);
+            self.requote();
+        }
+    }
+
+    async fn pulse(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(PULSE_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let refill = self.reservations.exchange().measured_refill();
+            self.outbox.to_leader(ToLeader::Pulse(Pulse {
+                holder: self.reservations.holder().clone(),
+                sent_boot: self.clock.boot(),
+                refill: refill.unwrap_or(Span::ZERO),
+                region_time: self.clock.now(),
+            }));
+        }
+    }
+
+    async fn tick(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(TICK_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if self.clock.is_manual() {
+                self.reservations.follow(self.clock.now());
+            }
+            let mut effects = Vec::new();
+            self.reservations.tick(self.clock.boot(), &mut effects);
+            self.carry_out(effects);
+            self.tick_leader();
+        }
+    }
+
+    async fn look_after_members(self: Arc<Self>) {
+        let (Some(consensus), Some(peers)) = (self.consensus(), self.peers()) else {
+            return;
+        };
+        let mut ticks = tokio::time::interval(SURVEY_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut preferred_for = 0;
+        let mut pause = 0_u32;
+        loop {
+            ticks.tick().await;
+            self.meet_members(peers);
+            let off = self.survey();
+            if !consensus.leadership().borrow().is_ready {
+                preferred_for = 0;
+                continue;
+            }
+            self.take_back(consensus, peers).await;
+            pause = pause.saturating_sub(1);
+            if pause > 0 {
+                continue;
+            }
+            let preferred = self.replica.core().machine.preference().cloned();
+            let preferred = preferred.filter(|region| *region != self.name);
+            let target = if let Some(off) = off {
+                tracing::warn!(
+                    off_ms = off.as_ms_ceil(),
+                    "this region's clock is far from the others': handing the lead over"
+                );
+                self.caught_up(consensus, peers, None)
+            } else if let Some(preferred) = preferred {
+                let is_there = self.caught_up(consensus, peers, Some(&preferred)).is_some();
+                preferred_for = if is_there { preferred_for + 1 } else { 0 };
+                (preferred_for >= PREFERRED_SURVEYS).then_some(preferred)
+            } else {
+                None
+            };
+            if let Some(target) = target {
+                pause = TRANSFER_PAUSE_SURVEYS;
+                preferred_for = 0;
+                match consensus.transfer(target.clone()).await {
+                    Ok(()) => tracing::info!(to = %target, "handed the lead over"),
+                    Err(error) => tracing::warn!(to = %target, %error, "the lead stays here"),
+                }
+            }
+        }
+    }
+
+    /// A voter that is connected and whose log is as long as the leader's; the one that is asked for.
+    fn caught_up(
+        &self,
+        consensus: &Consensus,
+        peers: &Peers,
+        wanted: Option<&RegionName>,
+    ) -> Option<RegionName> {
+        let status = consensus.status();
+        let connected = peers.status();
+        let is_there = |region: &RegionName| {
+            connected
+                .iter()
+                .any(|peer| peer.region == *region && peer.is_connected)
+        };
+        status
+            .voters
+            .into_iter()
+            .filter(|voter| voter.member.region != self.name && is_there(&voter.member.region))
+            .filter(|voter| wanted.is_none_or(|wanted| *wanted == voter.member.region))
+            .filter(|voter| voter.matched_index >= status.committed_index)
+            .max_by_key(|voter| voter.matched_index)
+            .map(|voter| voter.member.region)
+    }
+
+    /// Opens links to members that the configuration does not know.
+    fn meet_members(&self, peers: &Peers) {
+        let members = self.replica.members();
+        let known = peers.regions();
+        for member in members.voters.iter().chain(&members.learners) {
+            if member.region != self.name && !known.contains(&member.region) {
+                peers.add(member.region.clone(), member.url.clone());
+            }
+        }
+    }
+
+    /// Takes back regions whose directory is a new one.
+    async fn take_back(&self, consensus: &Consensus, peers: &Peers) {
+        let members = self.replica.members();
+        let all = || members.voters.iter().chain(&members.learners);
+        for peer in peers.status() {
+            let Some(identity) = peer.identity.filter(|_| peer.is_connected) else {
+                continue;
+            };
+            let is_new = all().any(|member| {
+                member.region == peer.region && member.voter != identity.voter
+            });
+            if is_new && identity.is_empty {
+                tracing::info!(region = %peer.region, "its directory is new: taking it back as a new voter");
+                let member = Member {
+                    voter: identity.voter,
+                    region: peer.region.clone(),
+                    url: peer.url.clone(),
+                };
+                if let Err(error) = consensus.add(member).await {
+                    tracing::warn!(region = %peer.region, %error, "it could not be taken back yet");
+                }
+            }
+        }
+    }
+
+    /// Before the process ends: gives units back and hands the lead over, so that nobody has to wait.
+    pub async fn leave(&self) {
+        let mut effects = Vec::new();
+        self.reservations
+            .give_back_all(self.clock.boot(), &mut effects);
+        self.carry_out(effects);
+        let (Some(consensus), Some(peers)) = (self.consensus(), self.peers()) else {
+            return;
+        };
+        if consensus.leadership().borrow().is_self
+            && let Some(target) = self.caught_up(consensus, peers, None)
+            && let Err(error) = consensus.transfer(target).await
+        {
+            tracing::warn!(%error, "the lead could not be handed over; the others will elect");
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The region that leads: its clock, whom it grants, what it charges.
+//!
+//! The soft state lives as long as a term does here: it is made when this region has applied its own first
+//! entry of the term, and dropped when another region leads. It stands beside the machine under one lock
+//! ([`crate::region::replica::Core`]), because it plans on top of the book; actions are carried out when the
+//! lock is gone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::domain::limit::Rule;
+use crate::domain::name::RegionName;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::domain::time::Window;
+use crate::grants::account::Account;
+use crate::grants::account::Transfer;
+use crate::grants::book;
+use crate::grants::book::NotTaken;
+use crate::grants::leader::Action;
+use crate::grants::leader::Leader;
+use crate::grants::leader::Now;
+use crate::grants::leader::Part;
+use crate::grants::log_time::Discipline;
+use crate::grants::log_time::LogTime;
+use crate::grants::log_time::OFF_MEDIAN_MAX;
+use crate::grants::log_time::Reading;
+use crate::grants::message::Ask;
+use crate::grants::message::Refused;
+use crate::grants::message::ToLeader;
+use crate::grants::message::ToRegion;
+use crate::grants::message::Why;
+use crate::machine::Machine;
+use crate::machine::charge::Charge;
+use crate::machine::charge::Charged;
+use crate::machine::charge::has_reservations;
+use crate::machine::charge::told_of;
+use crate::machine::command::Command;
+use crate::machine::command::Reply;
+use crate::machine::give::GiveBack;
+use crate::machine::give::Source;
+use crate::region::outbox::Letter;
+use crate::region::outbox::Outbox;
+use crate::region::proposals::Forwarded;
+use crate::region::replica::Core;
+use crate::region::state::Region;
+
+/// What becomes of a charge that the leader's plan has looked at.
+#[derive(Debug)]
+pub enum Go {
+    /// The units are there: append it.
+    Append,
+    /// They are not.
+    Refuse(NotTaken),
+}
+
+/// The leader's soft state.
+#[derive(Debug)]
+pub struct Leading {
+    /// Its term.
+    pub term: u64,
+    leader: Leader,
+    log_time: LogTime,
+    charges: HashMap<u64, oneshot::Sender<Go>>,
+    last_charge: u64,
+}
+
+/// The window of `rule` that contains `at`; `None` when the rule has no windows.
+pub fn window_of(rule: &Rule, at: Timestamp) -> Option<Window> {
+    match rule {
+        Rule::FixedWindow { window, .. } => Some(Window::aligned(at, *window)),
+        Rule::CalendarWindow { calendar, .. } => Some(calendar.window(at)),
+        _ => None,
+    }
+}
+
+impl Leading {
+    fn now(&mut self, boot: Span, region_time: Timestamp) -> Now {
+        Now {
+            boot,
+            log: self.log_time.read(Reading { boot, region_time }),
+        }
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>, outbox: &Outbox) {
+        for action in actions {
+            match action {
+                Action::Propose { ticket, transfer } => {
+                    let letter = Letter::Propose {
+                        term: self.term,
+                        ticket,
+                        transfer,
+                    };
+                    outbox.push(letter);
+                }
+                Action::Tell(holder, word) => {
+                    outbox.push(Letter::ToRegion(holder.region, word));
+                }
+                Action::Charge { ticket } => self.go(ticket, Go::Append),
+                Action::RefuseCharge { ticket, why, .. } => self.go(ticket, Go::Refuse(why)),
+            }
+        }
+    }
+
+    fn go(&mut self, ticket: u64, go: Go) {
+        if let Some(waiting) = self.charges.remove(&ticket) {
+            // Whoever waited may have gone.
+            waiting.send(go).ok();
+        }
+    }
+}
+
+impl Region {
+    /// Runs `act` on the leader's state; `None` when this region does not lead.
+    fn lead<T>(
+        &self,
+        act: impl FnOnce(&mut Leading, &Machine, Now, &mut Vec<Action>) -> T,
+    ) -> Option<T> {
+        let mut core = self.replica.core();
+        let Core { machine, leading } = &mut *core;
+        let leading = leading.as_mut()?;
+        let now = leading.now(self.clock.boot(), self.clock.now());
+        let mut actions = Vec::new();
+        let done = act(leading, machine, now, &mut actions);
+        leading.carry_out(actions, &self.outbox);
+        Some(done)
+    }
+
+    /// Log time, when this region leads.
+    pub fn log_time(&self) -> Option<Timestamp> {
+        self.lead(|_, _, now, _| now.log)
+    }
+
+    /// Begins to lead in `term`, unless it does already.
+    pub fn begin_to_lead(&self, term: u64) {
+        let (boot, region_time) = (self.clock.boot(), self.clock.now());
+        let voters: Vec<(RegionName, Option<Timestamp>)> = self.voters_times(region_time);
+        let mut core = self.replica.core();
+        let Core { machine, leading } = &mut *core;
+        if leading.as_ref().is_some_and(|leading| leading.term == term) {
+            return;
+        }
+        let discipline = if self.clock.is_manual() {
+            Discipline::Follows
+        } else {
+            Discipline::Slewed
+        };
+        let log_time = LogTime::start(
+            discipline,
+            self.name.clone(),
+            Reading { boot, region_time },
+            machine.log_time(),
+            &voters,
+        );
+        *leading = Some(Leading {
+            term,
+            leader: Leader::new(term),
+            log_time,
+            charges: HashMap::new(),
+            last_charge: 0,
+        });
+        tracing::info!(term, "this region leads");
+    }
+
+    /// Leads no more.
+    pub fn end_to_lead(&self) {
+        if self.replica.core().leading.take().is_some() {
+            tracing::info!("this region leads no more");
+        }
+    }
+
+    /// The region times of the voters, as far as their clocks are known.
+    fn voters_times(&self, own: Timestamp) -> Vec<(RegionName, Option<Timestamp>)> {
+        let status = self.peers().map(crate::peer::Peers::status).unwrap_or_default();
+        let members = self.replica.members();
+        let time_of = |region: &RegionName| {
+            if *region == self.name {
+                return Some(own);
+            }
+            let peer = status.iter().find(|peer| peer.region == *region)?;
+            let ahead = peer.clock_offset_ns?;
+            Some(Timestamp::from_nanos(own.as_nanos().saturating_add(ahead)))
+        };
+        let voters = members.voters.iter();
+        voters
+            .map(|voter| (voter.region.clone(), time_of(&voter.region)))
+            .collect()
+    }
+
+    /// Takes in what `from` told the leader.
+    pub fn hear_regions(&self, from: &RegionName, words: Vec<ToLeader>) {
+        self.lead(|leading, machine, now, out| {
+            for word in words {
+                let holder = match &word {
+                    ToLeader::Ask(ask) => &ask.holder,
+                    ToLeader::Report(report) => &report.holder,
+                    ToLeader::Pulse(pulse) => &pulse.holder,
+                };
+                if holder.region != *from {
+                    continue;
+                }
+                match word {
+                    ToLeader::Ask(ask) => heard_ask(leading, machine, now, &ask, out),
+                    ToLeader::Report(report) => {
+                        leading.leader.report(now, machine.book(), &report, out);
+                    }
+                    ToLeader::Pulse(pulse) => {
+                        leading.log_time.tell(
+                            now.boot,
+                            &pulse.holder.region,
+                            pulse.region_time,
+                        );
+                        leading.leader.pulse(now, machine.book(), &pulse, out);
+                    }
+                }
+            }
+        });
+    }
+
+    /// What time brings for the leader.
+    pub fn tick_leader(&self) {
+        self.lead(|leading, machine, now, out| {
+            if leading.leader.next_wake().is_some_and(|wake| wake <= now.boot) {
+                leading.leader.tick(now, machine.book(), out);
+            }
+        });
+    }
+
+    /// Tells the leader's state how far away everybody is, who votes, and whether its own clock is off.
+    pub fn survey(&self) -> Option<Span> {
+        let peers = self.peers().map(crate::peer::Peers::status).unwrap_or_default();
+        let voters: Vec<RegionName> = self
+            .replica
+            .members()
+            .voters
+            .iter()
+            .map(|voter| voter.region.clone())
+            .collect();
+        let region_time = self.clock.now();
+        self.lead(|leading, _, now, _| {
+            for peer in &peers {
+                if let Some(rtt) = peer.rtt {
+                    leading.leader.set_round_trip(&peer.region, rtt);
+                }
+            }
+            leading.log_time.set_voters(voters);
+            let own = leading.log_time.off_median(Reading {
+                boot: now.boot,
+                region_time,
+            });
+            (own > OFF_MEDIAN_MAX).then_some(own)
+        })
+        .flatten()
+    }
+
+    /// The catalogue has changed: open windows get the quota that is in force.
+    pub fn requote(&self) {
+        self.lead(|leading, machine, now, out| {
+            let mut open: Vec<Account> = machine.book().accounts().cloned().collect();
+            open.dedup();
+            for account in open {
+                if let Some((_, limit)) = machine.limit_of(&account, now.log) {
+                    let quota = limit.rule.quota();
+                    leading
+                        .leader
+                        .set_quota(now, machine.book(), &account, quota, out);
+                }
+            }
+        });
+    }
+
+    /// Appends an own entry of the leader of `term` and tells its state what came of it.
+    pub async fn propose_transfer(self: Arc<Self>, term: u64, ticket: u64, transfer: Transfer) {
+        let done = self.append(Command::Transfer(transfer)).await;
+        self.lead(|leading, machine, now, out| {
+            if leading.term != term {
+                return;
+            }
+            let outcome = match done {
+                Forwarded::Done {
+                    reply: Reply::Transferred(transferred),
+                    ..
+                } => Ok(transferred),
+                Forwarded::Done {
+                    reply: Reply::NotTaken(why),
+                    ..
+                } => Err(why),
+                Forwarded::Done {
+                    reply: Reply::Stale { .. },
+                    ..
+                } => Err(NotTaken::Superseded),
+                _ => {
+                    leading.leader.failed(now, machine.book(), ticket);
+                    return;
+                }
+            };
+            leading
+                .leader
+                .applied(now, machine.book(), ticket, &outcome, out);
+        });
+    }
+
+    /// Decides a check at this region, which leads.
+    pub async fn charge_here(self: &Arc<Self>, mut charge: Charge, left: Span) -> Forwarded {
+        let planned = self.lead(|leading, machine, now, out| {
+            let open = windows(machine, &mut charge, now.log);
+            if let Some(said) = machine.judge(&charge, now.log) {
+                return Err(said);
+            }
+            if open.is_empty() || charge.up_to {
+                return Ok(None);
+            }
+            leading.last_charge += 1;
+            let ticket = leading.last_charge;
+            let (tell, go) = oneshot::channel();
+            leading.charges.insert(ticket, tell);
+            leading
+                .leader
+                .charge(now, machine.book(), ticket, open, out);
+            Ok(Some((ticket, go)))
+        });
+        let answered = |said| Forwarded::Done {
+            index: 0,
+            reply: Reply::Charged(said),
+            pending: Vec::new(),
+        };
+        let ticket = match planned {
+            None => return Forwarded::NotLeader,
+            Some(Err(said)) => return answered(said),
+            Some(Ok(None)) => None,
+            Some(Ok(Some((ticket, go)))) => {
+                match tokio::time::timeout(left.to_std(), go).await {
+                    Ok(Ok(Go::Append)) => Some(ticket),
+                    Ok(Ok(Go::Refuse(NotTaken::Empty))) => {
+                        let refusal =
+                            self.lead(|_, machine, now, _| machine.refusal(&charge, now.log));
+                        return refusal.map_or(Forwarded::NotLeader, answered);
+                    }
+                    Ok(Ok(Go::Refuse(why))) => {
+                        return answered(Charged::NotTaken(why.to_string()));
+                    }
+                    // The term ended, or the caller's patience: nothing was proposed.
+                    Ok(Err(_)) => return Forwarded::NotLeader,
+                    Err(_) => {
+                        self.lead(|leading, machine, now, out| {
+                            leading.charges.remove(&ticket);
+                            leading.leader.charged(now, machine.book(), ticket, out);
+                        });
+                        return Forwarded::Unavailable("no units came in time".to_owned());
+                    }
+                }
+            }
+        };
+        let done = self.append(Command::Charge(charge)).await;
+        if let Some(ticket) = ticket {
+            self.lead(|leading, machine, now, out| {
+                leading.leader.charged(now, machine.book(), ticket, out);
+            });
+        }
+        done
+    }
+
+    /// Gives units back at this region, which leads.
+    pub async fn give_here(&self, mut give: GiveBack) -> Forwarded {
+        if let Source::Use {
+            limit,
+            key,
+            epoch,
+            window,
+        } = &mut give.source
+        {
+            let account = Account {
+                tenant: give.tenant.clone(),
+                limit: limit.clone(),
+                key: key.clone(),
+                epoch: *epoch,
+            };
+            let found = self.lead(|_, machine, now, _| {
+                let (_, limit) = machine.limit_of(&account, now.log)?;
+                window_of(&limit.rule, now.log)
+            });
+            match found {
+                None => return Forwarded::NotLeader,
+                Some(found) => *window = found,
+            }
+        }
+        self.append(Command::GiveBack(give)).await
+    }
+}
+
+fn heard_ask(leading: &mut Leading, machine: &Machine, now: Now, ask: &Ask, out: &mut Vec<Action>) {
+    let found = machine.limit_of(&ask.account, now.log);
+    let known = found.and_then(|(_, limit)| {
+        let window = window_of(&limit.rule, ask.at.unwrap_or(now.log))?;
+        Some((window, limit.rule.quota()))
+    });
+    match known {
+        Some((window, quota)) => {
+            leading
+                .leader
+                .ask(now, machine.book(), ask, window, quota, out);
+        }
+        None => {
+            let refused = Refused {
+                holder: ask.holder.clone(),
+                account: ask.account.clone(),
+                why: Why::Changed {
+                    version: machine.catalogue().version(),
+                },
+                stamp: crate::grants::message::LogStamp {
+                    term: leading.term,
+                    log_time: now.log,
+                    echo: Some(ask.sent_boot),
+                },
+            };
+            out.push(Action::Tell(ask.holder.clone(), ToRegion::Refused(refused)));
+        }
+    }
+}
+
+/// Notes the running window of every item that has windows, and gives their parts of the charge.
+fn windows(machine: &Machine, charge: &mut Charge, at: Timestamp) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for item in &mut charge.items {
+        let account = Account {
+            tenant: charge.tenant.clone(),
+            limit: item.limit.clone(),
+            key: item.key.clone(),
+            epoch: item.epoch,
+        };
+        let Some((_, limit)) = machine.limit_of(&account, at) else {
+            continue;
+        };
+        if !has_reservations(&limit.rule) {
+            continue;
+        }
+        item.window = window_of(&limit.rule, at);
+        if let Some(window) = item.window {
+            parts.push(Part {
+                charge: book::Charge {
+                    account,
+                    window,
+                    holder: charge.request.holder.clone(),
+                    totals: told_of(item.told, window.id),
+                    units: item.units,
+                },
+                quota: limit.rule.quota(),
+            });
+        }
+    }
+    parts
+}
