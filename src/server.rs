@@ -1,7 +1,7 @@
 //! The whole server: opens a region, binds its listeners, and knows the order of start and stop.
 //!
 //! Start: bind the listeners (a taken port is found before the disk is touched), open the store, bring
-//! everything back, start the timers, say `ready`.
+//! everything back, start the timers, begin to open links to the other regions, say `ready`.
 //!
 //! Stop: say not ready, keep serving for a moment so that balancers notice, stop accepting, finish running
 //! requests, flush, close the store. A second signal ends the process at once.
@@ -19,8 +19,10 @@ use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::http::listener;
 use crate::http::routes;
+use crate::peer::NoService;
 use crate::region::clock::Clock;
 use crate::region::config::Config;
+use crate::region::links;
 use crate::region::state::Region;
 use crate::region::timers;
 
@@ -41,6 +43,7 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let check = bind("listen.check", config.listen.check).await?;
     let admin = bind("listen.admin", config.listen.admin).await?;
+    let peer = bind("listen.peer", config.listen.peer).await?;
     let addresses = (check.local_addr()?, admin.local_addr()?);
     let opening = config.clone();
     let region = tokio::task::spawn_blocking(move || Region::open(&opening, clock)).await??;
@@ -52,6 +55,7 @@ pub async fn run(
         config.flush_interval,
         flush_stopped,
     ));
+    let peers = links::start(&region, &config, Arc::new(NoService));
     let serving = [
         tokio::spawn(listener::serve(
             check,
@@ -65,6 +69,7 @@ pub async fn run(
             stopped.clone(),
             GRACE,
         )),
+        tokio::spawn(peers.clone().serve(peer, stopped.clone())),
     ];
     println!("{}", ready_line(&config.region, addresses.0, addresses.1));
     tracing::info!(region = %config.region, check = %addresses.0, admin = %addresses.1, "serving");
@@ -77,6 +82,7 @@ pub async fn run(
     for listener in serving {
         listener.await.context("a listener broke off")?;
     }
+    peers.stop();
     stop_flush.send_replace(true);
     flusher.await.context("the flusher broke off")?;
     region

@@ -192,7 +192,7 @@ async fn open(
     let outbox = Outbox::new(
         Arc::clone(&shared.time),
         shared.bounds,
-        shared.seeds.lock().next(),
+        shared.seeds.lock().draw(),
     );
     let link = Link::new(Side::Inbound, Arc::clone(&outbox), Arc::clone(&shared.time));
     let chunks = body

@@ -5,7 +5,7 @@
 //! - [`state`]: the parts of a region. [`changes`]: the catalogue's log.
 //! - [`decide`]: a check with a disk behind it. [`observe`]: what metrics and logs are told of it.
 //! - [`timers`]: flushing, sweeping, housekeeping, probing. [`rejections`]: the newest refusals.
-//! - [`faults`]: failures injected on purpose.
+//! - [`faults`]: failures injected on purpose. [`links`]: this region among the others.
 
 pub mod changes;
 pub mod clock;
@@ -13,6 +13,7 @@ pub mod config;
 pub mod decide;
 pub mod entropy;
 pub mod faults;
+pub mod links;
 pub mod observe;
 pub mod rejections;
 pub mod state;

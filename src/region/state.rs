@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
@@ -31,6 +32,7 @@ use crate::ledger::hold::HoldRecord;
 use crate::ledger::holds::Holds;
 use crate::ledger::idempotency::KeptAnswer;
 use crate::ledger::restore::Restorer;
+use crate::peer::Peers;
 use crate::region::changes::Changes;
 use crate::region::clock::Clock;
 use crate::region::config::CheckAuth;
@@ -55,6 +57,10 @@ type Metered = (LimitId, Option<PlanName>, Mode, Arc<LimitMeters>);
 pub struct Region {
     /// Its name.
     pub name: RegionName,
+    /// Drawn at this start: names the counter slots and the links of this process.
+    pub incarnation: u64,
+    /// Its links to the other regions; set once they are begun.
+    pub peers: OnceLock<Peers>,
     /// Its time.
     pub clock: Clock,
     /// Its counters.
@@ -112,7 +118,8 @@ impl Region {
     /// When the store cannot be opened or read.
     pub fn open(config: &Config, clock: Clock) -> anyhow::Result<Arc<Self>> {
         let started = clock.stopwatch();
-        let opened = Store::open(&config.data_dir, &config.region, entropy::bits64())
+        let incarnation = entropy::bits64();
+        let opened = Store::open(&config.data_dir, &config.region, incarnation)
             .with_context(|| format!("data_dir {}", config.data_dir.display()))?;
         let Opened {
             store,
@@ -134,6 +141,8 @@ impl Region {
         let keys_max = bounded(config.idempotency.max_keys);
         let region = Arc::new(Self {
             name: config.region.clone(),
+            incarnation,
+            peers: OnceLock::new(),
             ledger: Ledger::new(bounds, actors, start, seed()),
             holds: Holds::new(keys_max),
             answers: Answers::new(keys_max, seed()),
@@ -304,6 +313,7 @@ impl Region {
             .catalogue_version
             .set(i64::try_from(self.view().version()).unwrap_or(i64::MAX));
         metrics.set_clock_steps_back(self.clock.steps_followed_back());
+        self.measure_peers();
         let refused = self.ledger.refused_keys();
         let told = self.refused_keys_told.swap(refused, Ordering::Relaxed);
         metrics

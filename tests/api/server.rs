@@ -331,6 +331,7 @@ fn default_settings(directory: &Path) -> BTreeMap<String, String> {
         ),
         ("listen.check", "\"127.0.0.1:0\"".to_owned()),
         ("listen.admin", "\"127.0.0.1:0\"".to_owned()),
+        ("listen.peer", "\"127.0.0.1:0\"".to_owned()),
         ("auth.admin_token", format!("\"{ADMIN_TOKEN}\"")),
         ("faults.enabled", "true".to_owned()),
     ];
