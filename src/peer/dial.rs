@@ -147,7 +147,7 @@ async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<Opened, Failure>
         we.wire_version,
     );
     // There is always room for a first frame.
-    let _ = link.0.outbox.push(greeting, Bytes::new(), Weight::Free);
+    let _ = link.0.outbox.push(greeting, Bytes::new(), Weight::Greeting);
     let alive = Arc::clone(&link.0);
     let identity = shared.identity.subscribe();
     tokio::spawn(async move { alive.keep_alive(identity).await });

@@ -27,18 +27,16 @@ pub struct LinkFaults {
 }
 
 impl LinkFaults {
-    /// Both at once: delays add up, the larger loss counts.
+    /// Both at once: delays add up, the larger loss counts. A loss of everything is a partition.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
+        let loss_percent = self.loss_percent.max(other.loss_percent);
         Self {
             blocks_in: self.blocks_in || other.blocks_in,
-            blocks_out: self.blocks_out || other.blocks_out,
+            blocks_out: self.blocks_out || other.blocks_out || loss_percent >= LOSS_PERCENT_MAX,
             delay: self.delay.plus(other.delay).min(DELAY_MAX),
             jitter: self.jitter.plus(other.jitter).min(DELAY_MAX),
-            loss_percent: self
-                .loss_percent
-                .max(other.loss_percent)
-                .min(LOSS_PERCENT_MAX),
+            loss_percent,
         }
     }
 }
@@ -128,6 +126,11 @@ mod tests {
             }
         );
         assert_eq!(towards(&region("a"), &[]), LinkFaults::default());
+        let all_lost = LinkFaults {
+            loss_percent: 100,
+            ..LinkFaults::default()
+        };
+        assert!(towards(&region("a"), &[fault(None, all_lost)]).blocks_out);
     }
 
     #[test]
