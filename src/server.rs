@@ -1,7 +1,7 @@
 //! The whole server: opens a region, binds its listeners, and knows the order of start and stop.
 //!
 //! Start: bind the listeners (a taken port is found before the disk is touched), open the store, bring
-//! everything back, start the timers, say `ready`.
+//! everything back, start the timers, begin to open links to the other regions, say `ready`.
 //!
 //! Stop: say not ready, keep serving for a moment so that balancers notice, stop accepting, finish running
 //! requests, flush, close the store. A second signal ends the process at once.
@@ -12,15 +12,23 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::sync::watch;
 
 use crate::admin;
+use crate::consensus;
+use crate::consensus::Consensus;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::http::listener;
 use crate::http::routes;
+use crate::peer::Peers;
 use crate::region::clock::Clock;
+use crate::region::cluster::Links;
+use crate::region::cluster::Served;
 use crate::region::config::Config;
+use crate::region::links;
+use crate::region::outbox::Letter;
 use crate::region::state::Region;
 use crate::region::timers;
 
@@ -28,6 +36,8 @@ use crate::region::timers;
 const DRAIN_DELAY: Span = Span::from_ms(500);
 /// Running requests have this long to end once the listeners are closed.
 const GRACE: Span = Span::from_seconds(10);
+/// A region without peers founds its cluster in this time.
+const FOUNDING: Span = Span::from_seconds(15);
 
 /// Runs the region that `config` describes until `shutdown` is ready, then drains it. Prints the ready
 /// line to standard output when it serves.
@@ -41,10 +51,18 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let check = bind("listen.check", config.listen.check).await?;
     let admin = bind("listen.admin", config.listen.admin).await?;
+    let peer = bind("listen.peer", config.listen.peer).await?;
     let addresses = (check.local_addr()?, admin.local_addr()?);
     let opening = config.clone();
-    let region = tokio::task::spawn_blocking(move || Region::open(&opening, clock)).await??;
+    let peer_url = format!("http://{}", peer.local_addr()?);
+    let (region, letters) =
+        tokio::task::spawn_blocking(move || Region::open(&opening, clock, peer_url)).await??;
     let (stop, stopped) = watch::channel(false);
+    let peers = join(&config, &region, letters, &stopped).await?;
+    let linking = tokio::spawn(peers.clone().serve(peer, stopped.clone()));
+    found_alone(&config, &region).await?;
+    let restoring = Arc::clone(&region);
+    tokio::task::spawn_blocking(move || restoring.restore()).await??;
     let (stop_flush, flush_stopped) = watch::channel(false);
     timers::start(&region, &stopped);
     let flusher = tokio::spawn(timers::flush_until(
@@ -65,6 +83,7 @@ pub async fn run(
             stopped.clone(),
             GRACE,
         )),
+        linking,
     ];
     println!("{}", ready_line(&config.region, addresses.0, addresses.1));
     tracing::info!(region = %config.region, check = %addresses.0, admin = %addresses.1, "serving");
@@ -72,6 +91,7 @@ pub async fn run(
     shutdown.await;
     tracing::info!("draining");
     region.set_draining(true);
+    region.leave().await;
     tokio::time::sleep(DRAIN_DELAY.to_std()).await;
     stop.send_replace(true);
     for listener in serving {
@@ -79,12 +99,53 @@ pub async fn run(
     }
     stop_flush.send_replace(true);
     flusher.await.context("the flusher broke off")?;
+    if let Some(consensus) = region.consensus() {
+        consensus.shutdown().await;
+    }
+    peers.stop();
     region
         .store
         .close()
         .await
         .context("the store could not be closed in order")?;
     tracing::info!("stopped");
+    Ok(())
+}
+
+/// Gives the region its links and its log, and lets it take part. A region with peers serves by what it has
+/// until it hears from them.
+async fn join(
+    config: &Config,
+    region: &Arc<Region>,
+    letters: mpsc::Receiver<Letter>,
+    stopped: &watch::Receiver<bool>,
+) -> anyhow::Result<Peers> {
+    let served = Arc::new(Served(Arc::downgrade(region)));
+    let peers = links::start(region, config, served);
+    let consensus = Consensus::start(
+        region.store.clone(),
+        region.store.identity().voter,
+        config.region.clone(),
+        consensus::Settings::default(),
+        Arc::new(Links(peers.clone())),
+        Arc::clone(&region.replica) as Arc<dyn consensus::Machine>,
+    )
+    .await
+    .context("the replicated log in log.db")?;
+    region.set_consensus(consensus);
+    tokio::spawn(Arc::clone(region).deliver(letters));
+    tokio::spawn(Arc::clone(region).take_part(stopped.clone()));
+    Ok(peers)
+}
+
+/// A region without peers is a cluster of its own before it serves.
+async fn found_alone(config: &Config, region: &Region) -> anyhow::Result<()> {
+    if config.peers.is_empty() {
+        let mut enrolled = region.enrolled.subscribe();
+        tokio::time::timeout(FOUNDING.to_std(), enrolled.wait_for(|enrolled| *enrolled))
+            .await
+            .context("no cluster of this region alone could be founded: see the log")??;
+    }
     Ok(())
 }
 

@@ -20,10 +20,14 @@ use utoipa::ToSchema;
 use crate::admin::auth;
 use crate::admin::auth::Need;
 use crate::domain::limit::AMOUNT_MAX;
+use crate::domain::time::Span;
 use crate::http::body;
 use crate::http::input;
 use crate::http::problem::Code;
 use crate::http::problem::Problem;
+use crate::peer::BreakerState;
+use crate::peer::PeerStatus;
+use crate::peer::Refusal;
 use crate::region::rejections::Rejection;
 use crate::region::rejections::Wanted;
 use crate::region::state::Region;
@@ -69,6 +73,72 @@ pub struct ClusterStatus {
     pub store_failed_since_ms: Option<i64>,
     /// Faults that were injected.
     pub faults: usize,
+    /// The other regions.
+    pub peers: Vec<ClusterPeer>,
+}
+
+/// How it stands with another region.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ClusterPeer {
+    /// Its name.
+    pub region: String,
+    /// Its address.
+    pub url: String,
+    /// Whether it can be called.
+    pub connected: bool,
+    /// Whether the link that it opened is up.
+    pub connected_to_us: bool,
+    /// `closed`: calls pass; `open`: they fail at once; `half_open`: one may try.
+    pub breaker: BreakerState,
+    /// The round trip of the newest heartbeat, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_ms: Option<f64>,
+    /// The shortest round trip of the last few heartbeats, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_min_ms: Option<f64>,
+    /// Its clock minus this region's, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_offset_ms: Option<f64>,
+    /// Whether its clock is more than 2 s off.
+    pub clock_far: bool,
+    /// Time since anything was heard of it, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_frame_age_ms: Option<u64>,
+    /// Why the last handshake with it was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refusal>,
+    /// Messages to it that were dropped.
+    pub dropped: u64,
+}
+
+impl From<PeerStatus> for ClusterPeer {
+    fn from(peer: PeerStatus) -> Self {
+        let ms = |span: Span| micros(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX));
+        Self {
+            region: peer.region.to_string(),
+            url: peer.url,
+            connected: peer.is_connected,
+            connected_to_us: peer.is_connected_to_us,
+            breaker: peer.breaker,
+            rtt_ms: peer.rtt_last.map(ms),
+            rtt_min_ms: peer.rtt_min.map(ms),
+            clock_offset_ms: peer.clock_offset_ns.map(micros),
+            clock_far: peer.is_clock_far,
+            last_frame_age_ms: peer.last_frame_age.map(Span::as_ms_ceil),
+            refused: peer.refused,
+            dropped: peer.dropped,
+        }
+    }
+}
+
+/// Milliseconds with three digits behind the point.
+fn micros(nanos: i64) -> f64 {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "shown, never decided by; exact up to 285 years"
+    )]
+    let micros = (nanos / 1000) as f64;
+    micros / 1000.0
 }
 
 /// How this region is.
@@ -106,6 +176,11 @@ pub async fn cluster(
         store,
         store_failed_since_ms,
         faults: region.faults.list().len(),
+        peers: region
+            .peer_status()
+            .into_iter()
+            .map(ClusterPeer::from)
+            .collect(),
     }))
 }
 
@@ -231,9 +306,11 @@ pub async fn audit(
             "after: an integer up to 9007199254740991",
         ));
     }
-    let rows = region.store.audit(after, page_size).await;
-    let rows =
-        rows.map_err(|error| Problem::unavailable(format!("the audit cannot be read: {error}")))?;
+    let rows = {
+        let core = region.replica.core();
+        core.machine
+            .audit(after, usize::try_from(page_size).unwrap_or(usize::MAX))
+    };
     let full = rows.len() >= usize::try_from(page_size).unwrap_or(usize::MAX);
     let next = rows.last().filter(|_| full).map(|row| row.index);
     let audit = rows

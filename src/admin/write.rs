@@ -25,7 +25,8 @@ use crate::http;
 use crate::http::problem::Code;
 use crate::http::problem::FieldProblem;
 use crate::http::problem::Problem;
-use crate::region::changes::ProposeError;
+use crate::region::proposals::Changed;
+use crate::region::proposals::ProposeError;
 use crate::region::state::Region;
 
 /// The longest body that describes one limit, plan or tenant.
@@ -46,8 +47,9 @@ pub struct WriteAnswer {
     pub new_epochs: Vec<NewEpoch>,
 }
 
-impl From<Applied> for WriteAnswer {
-    fn from(applied: Applied) -> Self {
+impl From<Changed> for WriteAnswer {
+    fn from(changed: Changed) -> Self {
+        let Changed { applied, pending } = changed;
         let Applied {
             version,
             warnings,
@@ -55,7 +57,7 @@ impl From<Applied> for WriteAnswer {
         } = applied;
         Self {
             version,
-            pending_regions: Vec::new(),
+            pending_regions: pending.iter().map(ToString::to_string).collect(),
             warnings,
             new_epochs,
         }
@@ -142,12 +144,8 @@ pub async fn propose(
         change,
     };
     let region = Arc::clone(region);
-    // A caller that goes away must not leave a change half made, and a large one must not keep checks waiting.
-    let runtime = tokio::runtime::Handle::current();
-    let made = tokio::task::spawn_blocking(move || {
-        let at = region.clock.now();
-        runtime.block_on(region.replica.propose(at, entry))
-    });
+    // A caller that goes away must not leave a change half made.
+    let made = tokio::spawn(async move { region.change(&entry).await });
     let outcome = made.await.map_err(|_| unknown("the change broke off"))?;
     outcome.map(WriteAnswer::from).map_err(problem_of)
 }

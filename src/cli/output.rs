@@ -253,6 +253,8 @@ fn is_length(name: &str) -> bool {
     name.ends_with("_after_ms")
         || matches!(name, "delay_ms" | "staleness_ms")
         || name.ends_with("_offset_ms")
+        || name.ends_with("_age_ms")
+        || name.starts_with("rtt_")
 }
 
 fn instant(ms: i64) -> String {

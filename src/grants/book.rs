@@ -420,8 +420,8 @@ impl Book {
         self.counters.len()
     }
 
-    /// Every account that has an open window; once for each.
-    pub fn accounts(&self) -> impl Iterator<Item = &Account> {
+    /// The account of every open window, in order.
+    pub fn accounts(&self) -> impl Iterator<Item = Account> + '_ {
         self.counters.iter().map(|(account, _)| account)
     }
 

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use crate::catalogue::view::View;
 use crate::domain::limit::Durability;
+use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::http::access;
 use crate::http::access::Caller;
@@ -36,12 +37,20 @@ use crate::http::resolve;
 use crate::http::resolve::Purpose;
 use crate::http::resolve::Resolved;
 use crate::ledger::check::Item;
+use crate::ledger::check::ItemOutcome;
 use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
 use crate::ledger::idempotency::Operation;
+use crate::machine::charge::Answered;
 use crate::region::config::HeaderStyles;
 use crate::region::decide::Together;
+use crate::region::deciding::Ended;
+use crate::region::deciding::Terms;
 use crate::region::state::Region;
+use crate::region::strict;
+
+/// How often a check looks its limits up again when they change under it.
+pub const LOOKUPS_MAX: usize = 3;
 
 /// Ask whether units may be spent, and spend them.
 #[utoipa::path(
@@ -83,19 +92,19 @@ async fn checked(
 
 /// A check without an `Idempotency-Key`.
 async fn plain(
-    region: &Region,
+    region: &Arc<Region>,
     caller: &Caller,
     bytes: &[u8],
     in_batch: bool,
 ) -> Result<Rendered, Problem> {
     match at_once(region, caller, bytes, in_batch) {
         Some(answered) => answered,
-        None => with_disk(region, caller, bytes, in_batch).await,
+        None => awaited(region, caller, bytes, in_batch).await,
     }
 }
 
 /// Decides a check that waits for nothing: all of it happens here and now. `None`: a `sync` limit must be
-/// on disk first, and nothing has happened yet.
+/// on disk first, or a strict one must ask the leader, and nothing has happened yet.
 fn at_once(
     region: &Region,
     caller: &Caller,
@@ -120,34 +129,57 @@ fn at_once(
     {
         return None;
     }
-    let store_failed = region.store.is_failed();
-    let outcome = region.ledger.check(&Request {
-        store_failed,
+    let asked = Request {
+        store_failed: region.store.is_failed(),
         ..request(&resolved, now, false)
-    });
+    };
+    let outcome = match strict::parts(&asked, false) {
+        None => region.ledger.check(&asked),
+        Some(parts) => region.strict_at_once(&asked, &parts)?,
+    };
     let rendered = render(region, &resolved.items, &outcome, now, in_batch);
     region.observe(&seen(&resolved, &body, now), &outcome, started);
     Some(Ok(rendered))
 }
 
-/// Decides a check that is answered when it is on disk.
-async fn with_disk(
-    region: &Region,
+/// Decides a check that waits: for the disk, or for the leader of strict limits.
+async fn awaited(
+    region: &Arc<Region>,
     caller: &Caller,
     bytes: &[u8],
     in_batch: bool,
 ) -> Result<Rendered, Problem> {
     let started = region.clock.stopwatch();
-    let now = region.clock.now();
-    let view = region.view_full();
     let body: CheckBody<'_> = body::parse(bytes)?;
-    let resolved = parsed(&view, &body, caller, now, in_batch)?;
-    let outcome = region
-        .decide(&request(&resolved, now, true), |_| Together::default())
-        .await;
-    let rendered = render(region, &resolved.items, &outcome, now, in_batch);
-    region.observe(&seen(&resolved, &body, now), &outcome, started);
-    Ok(rendered)
+    let terms = Terms {
+        max_wait: max_wait(&body),
+        keyed: None,
+    };
+    for _ in 0..LOOKUPS_MAX {
+        let now = region.clock.now();
+        let view = region.view_full();
+        let resolved = parsed(&view, &body, caller, now, in_batch)?;
+        let asked = request(&resolved, now, true);
+        let ended = region
+            .decide_strict(&asked, &terms, |_| Together::default())
+            .await;
+        if let Ended::Decided(outcome) = ended {
+            let rendered = render(region, &resolved.items, &outcome, now, in_batch);
+            region.observe(&seen(&resolved, &body, now), &outcome, started);
+            return Ok(rendered);
+        }
+    }
+    Err(changing())
+}
+
+/// How long the caller lets a check wait for the leader.
+pub fn max_wait(body: &CheckBody<'_>) -> Option<Span> {
+    body.max_wait_ms.map(|wait| Span::from_ms(wait.0))
+}
+
+/// The answer when a limit changed faster than it could be looked up.
+pub fn changing() -> Problem {
+    Problem::unavailable("the limit is being changed and this region has not caught up; try again")
 }
 
 /// A check with an `Idempotency-Key`.
@@ -166,7 +198,7 @@ async fn keyed(
 }
 
 async fn keyed_to_the_end(
-    region: &Region,
+    region: &Arc<Region>,
     caller: &Caller,
     bytes: &[u8],
     key: String,
@@ -177,15 +209,15 @@ async fn keyed_to_the_end(
     let view = region.view_full();
     let body: CheckBody<'_> = body::parse(bytes)?;
     let resolved = parsed(&view, &body, caller, now, in_batch)?;
-    let mut request = request(&resolved, now, true);
-    let keyed = match keyed::begin(
+    let begun = keyed::begin(
         region,
         resolved.tenant,
         Operation::Check,
         key,
         body.fingerprint(),
         now,
-    )? {
+    )?;
+    let keyed = match begun {
         Begun::New(keyed) => Some(keyed),
         Begun::Full => None,
         Begun::Repeat(mut rendered) => {
@@ -193,12 +225,22 @@ async fn keyed_to_the_end(
             return Ok(*rendered);
         }
     };
+    if let Some(keyed) = &keyed
+        && strict::parts(&request(&resolved, now, true), true).is_some()
+    {
+        let decided = keyed_strict(region, caller, &body, keyed, in_batch).await;
+        if decided.is_err() {
+            keyed::abandon(region, Some(keyed));
+        }
+        return decided;
+    }
     let rendered = |outcome: &Outcome| render(region, &resolved.items, outcome, now, in_batch);
+    let mut asked = request(&resolved, now, true);
     let outcome = match &keyed {
         Some(keyed) => {
             let answer = |outcome: &Outcome| keyed.answer(region, &rendered(outcome), now);
             region
-                .decide(&request, |outcome| Together {
+                .decide(&asked, |outcome| Together {
                     hold: None,
                     answer: Some(answer(outcome)),
                 })
@@ -206,14 +248,76 @@ async fn keyed_to_the_end(
         }
         None => {
             // Without a place for its key the region cannot keep the answer: each limit's policy decides.
-            request.store_failed = true;
-            region.ledger.check(&request)
+            asked.store_failed = true;
+            region.ledger.check(&asked)
         }
     };
     let told = rendered(&outcome);
     keyed::finish(region, keyed.as_ref(), outcome.allowed, &told, now);
     region.observe(&seen(&resolved, &body, now), &outcome, started);
     Ok(told)
+}
+
+/// A keyed check with strict limits: the log decides them and remembers the key, for all regions.
+async fn keyed_strict(
+    region: &Arc<Region>,
+    caller: &Caller,
+    body: &CheckBody<'_>,
+    keyed: &keyed::Keyed,
+    in_batch: bool,
+) -> Result<Rendered, Problem> {
+    let started = region.clock.stopwatch();
+    let terms = Terms {
+        max_wait: max_wait(body),
+        keyed: Some(keyed.for_log(Operation::Check, region.retention)),
+    };
+    for _ in 0..LOOKUPS_MAX {
+        let now = region.clock.now();
+        let view = region.view_full();
+        let resolved = parsed(&view, body, caller, now, in_batch)?;
+        let asked = request(&resolved, now, true);
+        let ended = region
+            .decide_strict(&asked, &terms, |_| Together::default())
+            .await;
+        let outcome = match ended {
+            Ended::Decided(outcome) => outcome,
+            Ended::Repeated(answered) => {
+                let outcome = repeated(&asked, &answered);
+                let told = render(region, &resolved.items, &outcome, now, in_batch);
+                keyed::finish(region, Some(keyed), true, &told, now);
+                return Ok(told);
+            }
+            Ended::Mismatch => return Err(keyed::mismatch()),
+            Ended::Changed => continue,
+        };
+        let told = render(region, &resolved.items, &outcome, now, in_batch);
+        // A degraded answer is the failure policy's, not the log's: a repeat is judged afresh.
+        let kept = outcome.allowed && !outcome.items.iter().any(|told| told.degraded);
+        keyed::finish(region, Some(keyed), kept, &told, now);
+        region.observe(&seen(&resolved, body, now), &outcome, started);
+        return Ok(told);
+    }
+    Err(changing())
+}
+
+/// The first answer to a key, as the log and whoever asked it first remember it.
+pub fn repeated(request: &Request<'_>, answered: &Answered) -> Outcome {
+    let local: Vec<Option<ItemOutcome>> = postcard::from_bytes(&answered.local).unwrap_or_default();
+    let mut by_log = answered.items.iter();
+    let items = request
+        .items
+        .iter()
+        .enumerate()
+        .filter_map(|(place, _)| match local.get(place) {
+            Some(Some(told)) => Some(*told),
+            _ => by_log.next().copied(),
+        });
+    Outcome {
+        allowed: true,
+        items: items.collect(),
+        receipts: answered.receipts.clone(),
+        records: Vec::new(),
+    }
 }
 
 /// Makes a remembered answer fit where it is given again: in a batch its body tells the status too.
@@ -374,7 +478,7 @@ async fn batched(
             Some(answered) => waiting.push(Either::Left(ready(answered))),
             // What waits for the disk waits together, so that a batch of `sync` checks shares its commits.
             None => {
-                let mut decided = Box::pin(with_disk(region, &caller, text, true));
+                let mut decided = Box::pin(awaited(region, &caller, text, true));
                 // One poll takes the decision; only the disk is left to wait for.
                 match decided.as_mut().now_or_never() {
                     Some(answered) if waiting.is_empty() => push_answer(&mut answers, answered),

@@ -8,6 +8,7 @@ use axum::http::HeaderValue;
 use sha2::Digest;
 use sha2::Sha256;
 
+use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::http::answer::Rendered;
 use crate::http::problem::Code;
@@ -16,6 +17,7 @@ use crate::ledger::answers::Begin;
 use crate::ledger::idempotency::KeptAnswer;
 use crate::ledger::idempotency::Operation;
 use crate::ledger::idempotency::RequestId;
+use crate::machine::charge;
 use crate::region::state::Region;
 
 /// A keyed request that is being answered. It must be finished.
@@ -65,11 +67,7 @@ pub fn begin(
                 "the first request with this Idempotency-Key is still running",
             )
         }),
-        Begin::Mismatch => Err(Problem::new(
-            422,
-            Code::IdempotencyMismatch,
-            "this Idempotency-Key was used with another body; a new request needs a new key",
-        )),
+        Begin::Mismatch => Err(mismatch()),
     }
 }
 
@@ -95,7 +93,26 @@ pub fn begin_or_refuse(
     }
 }
 
+/// The answer to a key that was used with another body.
+pub fn mismatch() -> Problem {
+    Problem::new(
+        422,
+        Code::IdempotencyMismatch,
+        "this Idempotency-Key was used with another body; a new request needs a new key",
+    )
+}
+
 impl Keyed {
+    /// The key as the log remembers it.
+    pub fn for_log(&self, operation: Operation, retention: Span) -> charge::Keyed {
+        charge::Keyed {
+            operation,
+            key: self.id.key.clone(),
+            fingerprint: self.fingerprint,
+            retention,
+        }
+    }
+
     /// The answer as it is remembered.
     pub fn answer(&self, region: &Region, rendered: &Rendered, now: Timestamp) -> KeptAnswer {
         let headers = rendered.headers.iter().filter_map(|(name, value)| {

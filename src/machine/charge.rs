@@ -201,11 +201,9 @@ impl Machine {
             let quota = known.limit.rule.quota();
             let preview = self.book.preview(at, &known.account, window, quota);
             let free = preview.map_or(0, |preview| preview.free);
-            let standing = self.book.standing(
-                &known.account,
-                window.id,
-                Some(&charge.request.holder),
-            );
+            let standing =
+                self.book
+                    .standing(&known.account, window.id, Some(&charge.request.holder));
             let fits = i128::from(item.units) <= free;
             let standing = standing.unwrap_or_else(|| untouched(&known.limit));
             windowed(&known.limit, window, item.units, standing, fits, at)
@@ -511,7 +509,7 @@ fn parts(charge: &Charge, known: &[Known], units: &[u64]) -> Vec<(book::Charge, 
 }
 
 /// What was told, when it was of this window.
-pub(super) fn told_of(told: Option<(WindowId, Totals)>, window: WindowId) -> Totals {
+pub fn told_of(told: Option<(WindowId, Totals)>, window: WindowId) -> Totals {
     told.filter(|(of, _)| *of == window)
         .map_or_else(Totals::default, |(_, totals)| totals)
 }

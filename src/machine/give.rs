@@ -209,9 +209,14 @@ impl Machine {
     ) -> u64 {
         let asker = &give.request.holder;
         let mut left = units;
-        left -= self
-            .book
-            .refund(self.log_time, account, window, asker, told_of(give.told, window), left);
+        left -= self.book.refund(
+            self.log_time,
+            account,
+            window,
+            asker,
+            told_of(give.told, window),
+            left,
+        );
         let holders: Vec<Holder> = self
             .book
             .tallies(account, window)

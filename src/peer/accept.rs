@@ -192,7 +192,7 @@ async fn open(
     let outbox = Outbox::new(
         Arc::clone(&shared.time),
         shared.bounds,
-        shared.seeds.lock().next(),
+        shared.seeds.lock().draw(),
     );
     let link = Link::new(Side::Inbound, Arc::clone(&outbox), Arc::clone(&shared.time));
     let chunks = body
@@ -297,7 +297,7 @@ fn answer(shared: &Shared, link: &Link, greeting: &Greeting) {
     let version = shared.identity.borrow().wire_version;
     let frame = frame::encode_greeting(greeting, version);
     // There is always room for a first frame.
-    let _ = link.outbox.push(frame, Bytes::new(), Weight::Free);
+    let _ = link.outbox.push(frame, Bytes::new(), Weight::Greeting);
 }
 
 fn refuse(shared: &Shared, peer: Option<&Peer>, link: &Link, refusal: Refusal) {

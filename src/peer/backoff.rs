@@ -26,7 +26,7 @@ impl Backoff {
     }
 
     /// The next pause.
-    pub fn next(&mut self) -> Span {
+    pub fn pause(&mut self) -> Span {
         let pause = self.pause;
         self.pause = pause.plus(pause).min(PAUSE_MAX);
         pause.minus(self.draws.up_to(Span::from_nanos(pause.as_nanos() / 4)))
@@ -46,11 +46,11 @@ mod tests {
     fn pauses_double_up_to_a_second() {
         let mut backoff = Backoff::new(3);
         for ms in [50, 100, 200, 400, 800, 1000, 1000] {
-            let pause = backoff.next();
+            let pause = backoff.pause();
             assert!(pause <= Span::from_ms(ms), "{pause} {ms}");
             assert!(pause >= Span::from_ms(ms * 3 / 4), "{pause} {ms}");
         }
         backoff.reset();
-        assert!(backoff.next() <= Span::from_ms(50));
+        assert!(backoff.pause() <= Span::from_ms(50));
     }
 }

@@ -78,7 +78,7 @@ pub async fn keep_open(shared: Arc<Shared>, peer: Arc<Peer>) {
 }
 
 async fn open_forever(shared: &Arc<Shared>, peer: &Arc<Peer>) {
-    let mut backoff = Backoff::new(shared.seeds.lock().next());
+    let mut backoff = Backoff::new(shared.seeds.lock().draw());
     loop {
         match attempt(shared, peer).await {
             None => continue,
@@ -95,7 +95,7 @@ async fn open_forever(shared: &Arc<Shared>, peer: &Arc<Peer>) {
             }
         }
         tokio::select! {
-            () = tokio::time::sleep(backoff.next().to_std()) => {}
+            () = tokio::time::sleep(backoff.pause().to_std()) => {}
             () = peer.kick.notified() => {}
         }
     }
@@ -134,7 +134,7 @@ async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<Opened, Failure>
     let outbox = Outbox::new(
         Arc::clone(&shared.time),
         shared.bounds,
-        shared.seeds.lock().next(),
+        shared.seeds.lock().draw(),
     );
     outbox.lead(peer.road());
     let link = Link::new(Side::Outbound, outbox, Arc::clone(&shared.time));
@@ -147,7 +147,7 @@ async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<Opened, Failure>
         we.wire_version,
     );
     // There is always room for a first frame.
-    let _ = link.0.outbox.push(greeting, Bytes::new(), Weight::Free);
+    let _ = link.0.outbox.push(greeting, Bytes::new(), Weight::Greeting);
     let alive = Arc::clone(&link.0);
     let identity = shared.identity.subscribe();
     tokio::spawn(async move { alive.keep_alive(identity).await });

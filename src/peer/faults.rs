@@ -27,18 +27,16 @@ pub struct LinkFaults {
 }
 
 impl LinkFaults {
-    /// Both at once: delays add up, the larger loss counts.
+    /// Both at once: delays add up, the larger loss counts. A loss of everything is a partition.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
+        let loss_percent = self.loss_percent.max(other.loss_percent);
         Self {
             blocks_in: self.blocks_in || other.blocks_in,
-            blocks_out: self.blocks_out || other.blocks_out,
+            blocks_out: self.blocks_out || other.blocks_out || loss_percent >= LOSS_PERCENT_MAX,
             delay: self.delay.plus(other.delay).min(DELAY_MAX),
             jitter: self.jitter.plus(other.jitter).min(DELAY_MAX),
-            loss_percent: self
-                .loss_percent
-                .max(other.loss_percent)
-                .min(LOSS_PERCENT_MAX),
+            loss_percent,
         }
     }
 }
@@ -71,7 +69,7 @@ impl Draws {
     }
 
     /// The next number (splitmix64).
-    pub const fn next(&mut self) -> u64 {
+    pub const fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -81,13 +79,13 @@ impl Draws {
 
     /// A span of at most `most`.
     pub fn up_to(&mut self, most: Span) -> Span {
-        let whole = u128::from(most.as_nanos()) * u128::from(self.next()) / u128::from(u64::MAX);
+        let whole = u128::from(most.as_nanos()) * u128::from(self.draw()) / u128::from(u64::MAX);
         Span::from_nanos_saturating(whole)
     }
 
     /// True in `percent` of a hundred draws.
     pub fn hits(&mut self, percent: u8) -> bool {
-        percent > 0 && self.next() % 100 < u64::from(percent)
+        percent > 0 && self.draw() % 100 < u64::from(percent)
     }
 }
 
@@ -128,13 +126,18 @@ mod tests {
             }
         );
         assert_eq!(towards(&region("a"), &[]), LinkFaults::default());
+        let all_lost = LinkFaults {
+            loss_percent: 100,
+            ..LinkFaults::default()
+        };
+        assert!(towards(&region("a"), &[fault(None, all_lost)]).blocks_out);
     }
 
     #[test]
     fn draws_follow_their_seed_and_their_share() {
         let mut draws = Draws::new(7);
         let mut again = Draws::new(7);
-        assert_eq!(draws.next(), again.next());
+        assert_eq!(draws.draw(), again.draw());
         let hits = (0..10_000).filter(|_| draws.hits(25)).count();
         assert!((2_200..2_800).contains(&hits), "{hits}");
         assert!((0..1000).all(|_| !draws.hits(0)));

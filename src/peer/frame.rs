@@ -219,7 +219,7 @@ impl Decoder {
     ///
     /// # Errors
     /// When it is too long or empty. Nothing that follows can be read then.
-    pub fn next(&mut self) -> Result<Option<Bytes>, Garbage> {
+    pub fn frame(&mut self) -> Result<Option<Bytes>, Garbage> {
         let Some(length) = self.buffer.first_chunk::<LENGTH_BYTES>() else {
             return Ok(None);
         };
@@ -304,7 +304,7 @@ mod tests {
             let mut read = Vec::new();
             for chunk in written.chunks(step) {
                 decoder.push(chunk);
-                while let Some(frame) = decoder.next().expect("frames") {
+                while let Some(frame) = decoder.frame().expect("frames") {
                     read.push(decode(frame).expect("a frame"));
                 }
             }
@@ -328,7 +328,7 @@ mod tests {
         for greeting in [hello, Greeting::Refused(Refusal::WrongRegion)] {
             let mut decoder = Decoder::new();
             decoder.push(&encode_greeting(&greeting, WIRE_VERSION));
-            let frame = decoder.next().expect("fits").expect("whole");
+            let frame = decoder.frame().expect("fits").expect("whole");
             assert_eq!(decode_greeting(&frame), Ok(Ok(greeting)));
         }
     }
@@ -346,12 +346,12 @@ mod tests {
     fn lengths_out_of_range_are_refused_before_their_bytes_arrive() {
         let mut decoder = Decoder::new();
         decoder.push(&2000_u32.to_le_bytes());
-        assert!(decoder.next().is_err());
+        assert!(decoder.frame().is_err());
         for length in [0, u32::MAX, 9 << 20] {
             let mut decoder = Decoder::new();
             decoder.greeted();
             decoder.push(&length.to_le_bytes());
-            assert!(decoder.next().is_err(), "{length}");
+            assert!(decoder.frame().is_err(), "{length}");
         }
     }
 
@@ -379,7 +379,7 @@ mod tests {
             'stream: for chunk in &chunks {
                 decoder.push(chunk);
                 loop {
-                    match decoder.next() {
+                    match decoder.frame() {
                         Ok(Some(frame)) => {
                             let _ = decode_greeting(&frame);
                             let _ = decode(frame);

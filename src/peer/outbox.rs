@@ -69,13 +69,17 @@ pub struct Full;
 pub enum Weight {
     /// It does, and is refused over them.
     Bounded,
-    /// It is small and one of few: heartbeats and what ends a link.
+    /// It is small and one of few: a heartbeat.
     Free,
+    /// It is the first one. A loss does not take it: a network would have it sent again, and whoever waits
+    /// for it would wait long.
+    Greeting,
 }
 
 #[derive(Debug)]
 struct Queued {
     due: Span,
+    weight: Weight,
     head: Bytes,
     body: Bytes,
 }
@@ -171,7 +175,12 @@ impl Outbox {
             let due = now.plus(faults.delay).plus(jitter).max(queue.last_due);
             queue.last_due = due;
             queue.bytes += bytes;
-            queue.frames.push_back(Queued { due, head, body });
+            queue.frames.push_back(Queued {
+                due,
+                weight,
+                head,
+                body,
+            });
         }
         self.wake.notify_one();
         Ok(())
@@ -249,7 +258,8 @@ impl Outbox {
                 break;
             };
             queue.bytes = queue.bytes.saturating_sub(frame.bytes());
-            if faults.blocks_out || queue.draws.hits(faults.loss_percent) {
+            let is_lost = frame.weight != Weight::Greeting && queue.draws.hits(faults.loss_percent);
+            if faults.blocks_out || is_lost {
                 continue;
             }
             if let Some(road) = self.road.get() {

@@ -45,7 +45,7 @@ impl Incoming {
     /// The next frame; `None` at the end. `note` is told how many bytes came in.
     async fn frame(&mut self, note: impl Fn(usize)) -> Result<Option<Bytes>, BoxError> {
         loop {
-            if let Some(frame) = self.decoder.next()? {
+            if let Some(frame) = self.decoder.frame()? {
                 return Ok(Some(frame));
             }
             match self.chunks.next().await {

@@ -144,12 +144,21 @@ impl Region {
     pub async fn serve_asked(self: Arc<Self>, asked: Asked, left: Span) -> Forwarded {
         match asked {
             Asked::Propose(command) => self.propose_here(command, left).await,
-            Asked::Transfer(to) => self.moved(|consensus| consensus.transfer(to)).await,
+            Asked::Transfer(to) => {
+                self.moved(|consensus| async move { consensus.transfer(to).await })
+                    .await
+            }
             Asked::Add { region, url } => match self.newcomer(&region, url) {
-                Ok(member) => self.moved(|consensus| consensus.add(member)).await,
+                Ok(member) => {
+                    self.moved(|consensus| async move { consensus.add(member).await })
+                        .await
+                }
                 Err(why) => Forwarded::Unavailable(why),
             },
-            Asked::Remove(region) => self.moved(|consensus| consensus.remove(region)).await,
+            Asked::Remove(region) => {
+                self.moved(|consensus| async move { consensus.remove(region).await })
+                    .await
+            }
         }
     }
 
@@ -492,9 +501,8 @@ impl Region {
             let Some(identity) = peer.identity.filter(|_| peer.is_connected) else {
                 continue;
             };
-            let is_new = all().any(|member| {
-                member.region == peer.region && member.voter != identity.voter
-            });
+            let is_new =
+                all().any(|member| member.region == peer.region && member.voter != identity.voter);
             if is_new && identity.is_empty {
                 tracing::info!(region = %peer.region, "its directory is new: taking it back as a new voter");
                 let member = Member {

@@ -90,7 +90,7 @@ impl Region {
     }
 
     /// Gives back all that `outcome` charged.
-    fn undo(&self, request: &Request<'_>, outcome: &Outcome) {
+    pub(super) fn undo(&self, request: &Request<'_>, outcome: &Outcome) {
         let hold = request.hold.map_or(0, |(hold, _)| hold);
         for receipt in &outcome.receipts {
             // Not every item that was allowed has a receipt: one that there was no room to count has none.

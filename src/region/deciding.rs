@@ -61,15 +61,15 @@ pub enum Ended {
 }
 
 /// The places of a check that waits; given back when it is dropped.
-struct Places<'a> {
+struct Places<'a, 'b> {
     region: &'a Region,
-    parts: &'a Parts<'a>,
+    parts: &'a Parts<'b>,
     waiter: Waiter,
     verdicts: mpsc::UnboundedReceiver<(Ticket, Verdict)>,
     tickets: SmallVec<[Option<Ticket>; 2]>,
 }
 
-impl Drop for Places<'_> {
+impl Drop for Places<'_, '_> {
     fn drop(&mut self) {
         let mut effects = Vec::new();
         let boot = self.region.clock.boot();
@@ -86,8 +86,8 @@ impl Drop for Places<'_> {
     }
 }
 
-impl<'a> Places<'a> {
-    fn new(region: &'a Region, parts: &'a Parts<'a>) -> Self {
+impl<'a, 'b> Places<'a, 'b> {
+    fn new(region: &'a Region, parts: &'a Parts<'b>) -> Self {
         let (waiter, verdicts) = region.reservations.waiter();
         Self {
             region,
@@ -144,10 +144,7 @@ impl Region {
             Ended::Decided(outcome) => outcome,
             other => return other,
         };
-        let policy_decided = parts
-            .led
-            .iter()
-            .any(|place| outcome.items[*place].degraded);
+        let policy_decided = parts.led.iter().any(|place| outcome.items[*place].degraded);
         if !outcome.allowed || parts.led.is_empty() || policy_decided {
             return Ended::Decided(outcome);
         }
@@ -217,12 +214,9 @@ impl Region {
         for (index, want) in parts.wants.iter().enumerate() {
             words[want.place] = match word {
                 // A refusal is this limit's own. Nothing is charged, so of the others nothing is said.
-                Word::Decided(_) if index != place => Word::Decided(strict::held(
-                    want.limit,
-                    None,
-                    0,
-                    request.now,
-                )),
+                Word::Decided(_) if index != place => {
+                    Word::Decided(strict::held(want.limit, None, 0, request.now))
+                }
                 // The leader is out of reach for all of them.
                 word => word,
             };
@@ -292,10 +286,12 @@ impl Region {
             return;
         };
         let mut applied = consensus.applied();
-        let caught_up = async {
-            while self.view().version() < version && applied.changed().await.is_ok() {}
-        };
-        if tokio::time::timeout(CATCH_UP.to_std(), caught_up).await.is_err() {
+        let caught_up =
+            async { while self.view().version() < version && applied.changed().await.is_ok() {} };
+        if tokio::time::timeout(CATCH_UP.to_std(), caught_up)
+            .await
+            .is_err()
+        {
             tracing::debug!(version, "the catalogue is still behind the leader's");
         }
     }

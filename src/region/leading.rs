@@ -173,7 +173,10 @@ impl Region {
 
     /// The region times of the voters, as far as their clocks are known.
     fn voters_times(&self, own: Timestamp) -> Vec<(RegionName, Option<Timestamp>)> {
-        let status = self.peers().map(crate::peer::Peers::status).unwrap_or_default();
+        let status = self
+            .peers()
+            .map(crate::peer::Peers::status)
+            .unwrap_or_default();
         let members = self.replica.members();
         let time_of = |region: &RegionName| {
             if *region == self.name {
@@ -207,11 +210,9 @@ impl Region {
                         leading.leader.report(now, machine.book(), &report, out);
                     }
                     ToLeader::Pulse(pulse) => {
-                        leading.log_time.tell(
-                            now.boot,
-                            &pulse.holder.region,
-                            pulse.region_time,
-                        );
+                        leading
+                            .log_time
+                            .tell(now.boot, &pulse.holder.region, pulse.region_time);
                         leading.leader.pulse(now, machine.book(), &pulse, out);
                     }
                 }
@@ -222,7 +223,11 @@ impl Region {
     /// What time brings for the leader.
     pub fn tick_leader(&self) {
         self.lead(|leading, machine, now, out| {
-            if leading.leader.next_wake().is_some_and(|wake| wake <= now.boot) {
+            if leading
+                .leader
+                .next_wake()
+                .is_some_and(|wake| wake <= now.boot)
+            {
                 leading.leader.tick(now, machine.book(), out);
             }
         });
@@ -230,7 +235,10 @@ impl Region {
 
     /// Tells the leader's state how far away everybody is, who votes, and whether its own clock is off.
     pub fn survey(&self) -> Option<Span> {
-        let peers = self.peers().map(crate::peer::Peers::status).unwrap_or_default();
+        let peers = self
+            .peers()
+            .map(crate::peer::Peers::status)
+            .unwrap_or_default();
         let voters: Vec<RegionName> = self
             .replica
             .members()
@@ -241,7 +249,7 @@ impl Region {
         let region_time = self.clock.now();
         self.lead(|leading, _, now, _| {
             for peer in &peers {
-                if let Some(rtt) = peer.rtt {
+                if let Some(rtt) = peer.rtt_last {
                     leading.leader.set_round_trip(&peer.region, rtt);
                 }
             }
@@ -258,7 +266,7 @@ impl Region {
     /// The catalogue has changed: open windows get the quota that is in force.
     pub fn requote(&self) {
         self.lead(|leading, machine, now, out| {
-            let mut open: Vec<Account> = machine.book().accounts().cloned().collect();
+            let mut open: Vec<Account> = machine.book().accounts().collect();
             open.dedup();
             for account in open {
                 if let Some((_, limit)) = machine.limit_of(&account, now.log) {

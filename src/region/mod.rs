@@ -8,7 +8,7 @@
 //!   leader's half. [`outbox`]: words between the two. [`requests`]: numbers of requests to the log.
 //! - [`decide`]: a check with a disk behind it. [`observe`]: what metrics and logs are told of it.
 //! - [`timers`]: flushing, sweeping, housekeeping, probing. [`rejections`]: the newest refusals.
-//! - [`faults`]: failures injected on purpose.
+//! - [`faults`]: failures injected on purpose. [`links`]: this region among the others.
 
 pub mod clock;
 pub mod cluster;
@@ -18,6 +18,7 @@ pub mod deciding;
 pub mod entropy;
 pub mod faults;
 pub mod leading;
+pub mod links;
 pub mod observe;
 pub mod outbox;
 pub mod proposals;

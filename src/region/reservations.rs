@@ -314,7 +314,10 @@ impl Locked<'_> {
     /// room for one more.
     pub fn get(&mut self, want: &Want<'_>, boot: Span) -> Option<&mut Reservation> {
         let index = self.reservations.shard(&want.account);
-        let (_, shard) = self.guards.iter_mut().find(|(locked, _)| *locked == index)?;
+        let (_, shard) = self
+            .guards
+            .iter_mut()
+            .find(|(locked, _)| *locked == index)?;
         if !shard.accounts.contains_key(&want.account) {
             let full = self.reservations.len() >= ACCOUNTS_MAX;
             if want.units == 0 || full {
@@ -334,7 +337,10 @@ impl Locked<'_> {
         }
         // Whatever is done with it may make it due.
         shard.due = Span::ZERO;
-        shard.accounts.get_mut(&want.account).map(|found| &mut **found)
+        shard
+            .accounts
+            .get_mut(&want.account)
+            .map(|found| &mut **found)
     }
 }
 

@@ -19,8 +19,8 @@ use tokio::sync::watch;
 use crate::catalogue::Catalogue;
 use crate::catalogue::change::Entry;
 use crate::catalogue::intern::LimitId;
-use crate::consensus::Consensus;
 use crate::catalogue::view::View;
+use crate::consensus::Consensus;
 use crate::domain::limit::Mode;
 use crate::domain::limit::Rule;
 use crate::domain::name::LimitName;
@@ -68,6 +68,10 @@ type Metered = (LimitId, Option<PlanName>, Mode, Arc<LimitMeters>);
 pub struct Region {
     /// Its name.
     pub name: RegionName,
+    /// Drawn at this start: names the counter slots and the links of this process.
+    pub incarnation: u64,
+    /// Its links to the other regions; set once they are begun.
+    pub peers: OnceLock<Peers>,
     /// Its time.
     pub clock: Clock,
     /// Its counters.
@@ -83,7 +87,7 @@ pub struct Region {
     /// Its disk.
     pub store: Store,
     /// Its copy of what the log drives: the catalogue and the book of strict limits.
-    pub replica: Replica,
+    pub replica: Arc<Replica>,
     /// What it holds of strict limits.
     pub reservations: Reservations,
     /// Its requests to the log.
@@ -124,7 +128,6 @@ pub struct Region {
     /// Region time of the start.
     pub started_at: Timestamp,
     consensus: OnceLock<Consensus>,
-    peers: OnceLock<Peers>,
     meters: ArcSwap<HashTable<Metered>>,
     hasher: RandomState,
     draining: AtomicBool,
@@ -170,13 +173,15 @@ impl Region {
         let keys_max = bounded(config.idempotency.max_keys);
         let region = Arc::new(Self {
             name: config.region.clone(),
+            incarnation,
+            peers: OnceLock::new(),
             ledger: Ledger::new(bounds, actors, start, seed()),
             holds: Holds::new(keys_max),
             answers: Answers::new(keys_max, seed()),
             rejections: Rejections::new(seed()),
             refusal_log: RefusalLog::default(),
             store,
-            replica: Replica::new(),
+            replica: Arc::new(Replica::new()),
             reservations: Reservations::new(holder, seed()),
             requests: Requests::default(),
             outbox,
@@ -197,7 +202,6 @@ impl Region {
             data_dir: config.data_dir.clone(),
             started_at: clock.now(),
             consensus: OnceLock::new(),
-            peers: OnceLock::new(),
             meters: ArcSwap::default(),
             hasher: RandomState::with_seeds(1, 2, 3, 4),
             draining: AtomicBool::new(false),
@@ -218,10 +222,10 @@ impl Region {
         self.peers.get()
     }
 
-    /// Gives the region its links and its log. Called once.
-    pub fn connect(&self, peers: Peers, consensus: Consensus) {
-        let first = self.peers.set(peers).is_ok() && self.consensus.set(consensus).is_ok();
-        debug_assert!(first, "a region is connected once");
+    /// Gives the region its log. Called once.
+    pub fn set_consensus(&self, consensus: Consensus) {
+        let is_first = self.consensus.set(consensus).is_ok();
+        debug_assert!(is_first, "a region has one log");
     }
 
     /// Brings counters, holds and answers back from the store. Blocks on the disk; called once, when the
@@ -373,6 +377,7 @@ impl Region {
             .catalogue_version
             .set(i64::try_from(self.view().version()).unwrap_or(i64::MAX));
         metrics.set_clock_steps_back(self.clock.steps_followed_back());
+        self.measure_peers();
         let refused = self.ledger.refused_keys();
         let told = self.refused_keys_told.swap(refused, Ordering::Relaxed);
         metrics
@@ -382,7 +387,10 @@ impl Region {
 }
 
 /// The catalogue (JSON) as a directory kept it before there was a log.
-fn adopted(snapshot: Option<Snapshot>, changes: Vec<StoredChange>) -> anyhow::Result<Option<Vec<u8>>> {
+fn adopted(
+    snapshot: Option<Snapshot>,
+    changes: Vec<StoredChange>,
+) -> anyhow::Result<Option<Vec<u8>>> {
     if snapshot.is_none() && changes.is_empty() {
         return Ok(None);
     }

@@ -80,7 +80,13 @@ pub fn account(tenant: &str, item: &Item<'_>) -> Account {
 
 /// The strict part of a check; `None` when it has none.
 pub fn parts<'a>(request: &Request<'a>, is_keyed: bool) -> Option<Parts<'a>> {
-    let strict = || request.items.iter().enumerate().filter(|(_, item)| is_strict(item));
+    let strict = || {
+        request
+            .items
+            .iter()
+            .enumerate()
+            .filter(|(_, item)| is_strict(item))
+    };
     strict().next()?;
     let is_led = strict()
         .any(|(_, item)| item.cost > 0 && (is_keyed || !has_reservations(&item.limit.rule)));
@@ -356,12 +362,9 @@ pub fn no_capacity(limit: &Limit, now: Timestamp) -> ItemOutcome {
 /// The final word of a reservation on a check that waited, as it is told.
 pub fn verdict_word(want: &Want<'_>, verdict: Verdict, now: Timestamp) -> Option<Word> {
     match verdict {
-        Verdict::Dry { retry_after } => Some(Word::Decided(refused(
-            want.limit,
-            None,
-            retry_after,
-            now,
-        ))),
+        Verdict::Dry { retry_after } => {
+            Some(Word::Decided(refused(want.limit, None, retry_after, now)))
+        }
         Verdict::OutOfReach => Some(Word::OutOfReach),
         Verdict::Capacity => Some(Word::Decided(no_capacity(want.limit, now))),
         Verdict::Retry | Verdict::Changed { .. } | Verdict::Closed => None,

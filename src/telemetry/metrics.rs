@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::atomic::Ordering;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::encoding::text;
@@ -25,6 +26,7 @@ use crate::telemetry::meters::LimitTable;
 use crate::telemetry::meters::MODES;
 use crate::telemetry::meters::mode_index;
 use crate::telemetry::meters::mode_label;
+use crate::telemetry::peers::PeerMeters;
 
 /// A metric's name (counters are shown with `_total` behind it) and what it tells.
 #[derive(Clone, Copy)]
@@ -73,6 +75,38 @@ const CATALOGUE_VERSION: Name = Name(
 const CLOCK_STEPS_BACK: Name = Name(
     "highwater_clock_steps_back",
     "Steps back of the wall clock of more than an hour, which region time followed",
+);
+const PEER_CONNECTED: Name = Name(
+    "highwater_peer_connected",
+    "1 while the region can be called, else 0",
+);
+const PEER_CLOCK_OFFSET: Name = Name(
+    "highwater_peer_clock_offset_seconds",
+    "The region's clock minus this one's",
+);
+const PEER_RTT: Name = Name(
+    "highwater_peer_rtt_seconds",
+    "Round trip of the newest heartbeat",
+);
+const PEER_LAST_FRAME_AGE: Name = Name(
+    "highwater_peer_last_frame_age_seconds",
+    "Time since anything was heard of the region",
+);
+const PEER_BYTES: Name = Name(
+    "highwater_peer_bytes",
+    "Bytes on the links with the region, by direction",
+);
+const PEER_DROPPED: Name = Name(
+    "highwater_peer_dropped_messages",
+    "Messages to the region that were dropped, because no link was up or too much waited",
+);
+const PEER_BREAKER_OPEN: Name = Name(
+    "highwater_peer_breaker_open",
+    "1 while calls to the region fail at once, else 0",
+);
+const PEER_REFUSED: Name = Name(
+    "highwater_peer_refused",
+    "Handshakes that either side refused, by reason",
 );
 const UNLOGGED_REFUSALS: Name = Name(
     "highwater_unlogged_refusals",
@@ -188,6 +222,8 @@ pub struct Metrics {
     clock_steps_back: Counter,
     /// Refused checks that were not logged.
     pub unlogged_refusals: Counter,
+    /// The links to other regions.
+    pub peers: PeerMeters,
 }
 
 impl fmt::Debug for Metrics {
@@ -244,6 +280,7 @@ impl Metrics {
             catalogue_version: register(r, CATALOGUE_VERSION, Gauge::default()),
             clock_steps_back: register(r, CLOCK_STEPS_BACK, Counter::default()),
             unlogged_refusals: register(r, UNLOGGED_REFUSALS, Counter::default()),
+            peers: peer_meters(r),
             registry,
         }
     }
@@ -286,6 +323,21 @@ impl Metrics {
     }
 }
 
+fn peer_meters(r: &mut Registry) -> PeerMeters {
+    PeerMeters {
+        connected: register(r, PEER_CONNECTED, Family::default()),
+        clock_offset: register(r, PEER_CLOCK_OFFSET, Family::default()),
+        rtt: register(r, PEER_RTT, Family::default()),
+        last_frame_age: register(r, PEER_LAST_FRAME_AGE, Family::default()),
+        bytes: register(r, PEER_BYTES, Family::default()),
+        dropped: register(r, PEER_DROPPED, Family::default()),
+        breaker_open: register(r, PEER_BREAKER_OPEN, Family::default()),
+        refused: register(r, PEER_REFUSED, Family::default()),
+        shown: Mutex::default(),
+        known: Mutex::default(),
+    }
+}
+
 fn register<M: Metric + Clone>(registry: &mut Registry, name: Name, metric: M) -> M {
     registry.register(name.0, name.1, metric.clone());
     metric
@@ -319,6 +371,7 @@ mod tests {
     use crate::domain::time::Span;
     use crate::telemetry::meters::Endpoint;
     use crate::telemetry::meters::LABEL_SETS_MAX;
+    use crate::telemetry::peers::PeerReading;
 
     use super::*;
 
@@ -382,6 +435,43 @@ mod tests {
         assert!(text.contains("rate_limit_errors_total{stage=\"store\"} 0\n"));
         assert!(text.contains("highwater_store_commit_duration_seconds_count{file=\"log\"} 0\n"));
         assert!(!text.contains("# EOF") && !text.contains("# UNIT"));
+    }
+
+    #[test]
+    fn peers_are_shown_while_they_are_peers() {
+        let metrics = metrics();
+        let reading = |peer| PeerReading {
+            peer,
+            is_connected: true,
+            clock_offset_ns: Some(-2_500_000_000),
+            rtt: Some(Span::from_ms(80)),
+            last_frame_age: None,
+            bytes_in: 7,
+            bytes_out: 8,
+            dropped: 0,
+            is_breaker_open: false,
+            refusals: &[("own_region", 3)],
+        };
+        metrics
+            .peers
+            .show(&[reading("eu"), reading("us")], &[("wrong_secret", 2)]);
+        let text = metrics.render(Format::Prometheus);
+        for line in [
+            "highwater_peer_connected{peer=\"eu\"} 1",
+            "highwater_peer_clock_offset_seconds{peer=\"us\"} -2.5",
+            "highwater_peer_rtt_seconds{peer=\"eu\"} 0.08",
+            "highwater_peer_bytes_total{peer=\"eu\",direction=\"out\"} 8",
+            "highwater_peer_breaker_open{peer=\"us\"} 0",
+            "highwater_peer_refused_total{peer=\"eu\",reason=\"own_region\"} 3",
+            "highwater_peer_refused_total{peer=\"other\",reason=\"wrong_secret\"} 2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("highwater_peer_last_frame_age_seconds{"));
+        metrics.peers.show(&[reading("us")], &[]);
+        let text = metrics.render(Format::Prometheus);
+        assert!(!text.contains("peer=\"eu\""), "{text}");
+        assert!(text.contains("peer=\"us\"") && text.contains("peer=\"other\""));
     }
 
     #[test]

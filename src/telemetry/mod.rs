@@ -3,6 +3,7 @@
 //! - [`metrics`]: the one table of metric names, and all metrics of a region.
 //! - [`meters`]: the counters that the hot path adds to.
 //! - [`histogram`]: a latency histogram of plain atomics.
+//! - [`peers`]: the metrics of links to other regions.
 //! - [`logs`]: how log lines are written, and where to.
 //! - [`refusal`]: the log of refused checks, at a bounded rate.
 //!
@@ -12,4 +13,5 @@ pub mod histogram;
 pub mod logs;
 pub mod meters;
 pub mod metrics;
+pub mod peers;
 pub mod refusal;

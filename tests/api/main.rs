@@ -31,6 +31,7 @@ mod overflow;
 mod property;
 mod readme;
 mod refund;
+mod regions;
 mod restart;
 mod server;
 mod sockets;

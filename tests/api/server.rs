@@ -155,7 +155,7 @@ impl Server {
             .spawn()
             .expect("the server starts");
         let stdout = child.stdout.take().expect("stdout is a pipe");
-        let Some((check, admin)) = ready_addresses(stdout) else {
+        let Some((check, admin)) = ready_addresses(stdout, &self.settings["region"]) else {
             let status = child.try_wait();
             child.kill().expect("the child is ours");
             child.wait().expect("the child is ours");
@@ -331,6 +331,7 @@ fn default_settings(directory: &Path) -> BTreeMap<String, String> {
         ),
         ("listen.check", "\"127.0.0.1:0\"".to_owned()),
         ("listen.admin", "\"127.0.0.1:0\"".to_owned()),
+        ("listen.peer", "\"127.0.0.1:0\"".to_owned()),
         ("auth.admin_token", format!("\"{ADMIN_TOKEN}\"")),
         ("faults.enabled", "true".to_owned()),
     ];
@@ -342,7 +343,7 @@ fn default_settings(directory: &Path) -> BTreeMap<String, String> {
 
 /// Reads stdout up to the line `ready region=NAME check=http://ADDR admin=http://ADDR`; none when the server
 /// ends before or takes too long.
-fn ready_addresses(stdout: std::process::ChildStdout) -> Option<(String, String)> {
+fn ready_addresses(stdout: std::process::ChildStdout, region: &str) -> Option<(String, String)> {
     let (found, ready) = mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(stdout).lines() {
@@ -360,7 +361,11 @@ fn ready_addresses(stdout: std::process::ChildStdout) -> Option<(String, String)
         line.starts_with("ready "),
         "the first line says ready: {line}"
     );
-    assert_eq!(words.get("region"), Some(&REGION), "{line}");
+    assert_eq!(
+        words.get("region"),
+        Some(&region.trim_matches('"')),
+        "{line}"
+    );
     Some((
         (*words.get("check")?).to_owned(),
         (*words.get("admin")?).to_owned(),

@@ -5,6 +5,9 @@
 //! `tests/laws/decoders.rs` runs the list on every `cargo test`, `fuzz_targets/decoder.rs` without an end.
 //! A new decoder is one more entry in [`TARGETS`], with samples that are taken.
 
+#[path = "links.rs"]
+mod links;
+
 use std::collections::BTreeMap;
 
 use highwater::catalogue::Catalogue;
@@ -139,6 +142,11 @@ pub const TARGETS: &[Target] = &[
         name: "database_header",
         run: database_header,
         samples: database_headers,
+    },
+    Target {
+        name: "link",
+        run: links::link,
+        samples: links::links,
     },
 ];
 

@@ -9,7 +9,6 @@ use serde_json::json;
 use crate::cli::client::Client;
 use crate::cli::client::DEV_TOKEN;
 use crate::cli::output;
-use crate::domain::time::Span;
 use crate::region::config::secret::Secret;
 
 use super::plan::Plan;
@@ -44,7 +43,7 @@ pub async fn apply(region: &RegionPlan) -> anyhow::Result<()> {
 }
 
 /// What is printed when all regions are ready.
-pub fn welcome(plan: &Plan, kept: Option<&Path>, latency: Option<Span>) -> String {
+pub fn welcome(plan: &Plan, kept: Option<&Path>) -> String {
     let header = ["REGION", "CHECK", "ADMIN"].map(str::to_owned);
     let line = |region: &RegionPlan| {
         vec![
@@ -59,12 +58,13 @@ pub fn welcome(plan: &Plan, kept: Option<&Path>, latency: Option<Span>) -> Strin
     text.push_str(&format!(
         "\nAdmin token: {DEV_TOKEN}   Data: {data}   Faults can be injected\n"
     ));
-    text.push_str("Limits that regions share (approximate, strict) are not available in this build; each region counts alone.\n");
-    if latency.is_some() {
-        text.push_str(
-            "--latency has no effect: the regions of this build do not talk to each other.\n",
-        );
+    if plan.regions.len() > 1 {
+        text.push_str(&format!(
+            "Messages between regions take {} one way\n",
+            plan.latency
+        ));
     }
+    text.push_str("Limits that regions share (approximate, strict) are not available in this build; each region counts alone.\n");
     if let Some(first) = plan.regions.first() {
         text.push_str(&curl_lines(first));
     }
@@ -97,7 +97,8 @@ mod tests {
     use super::*;
 
     fn plan() -> Plan {
-        Plan::new(3, 7100, Path::new("/d")).expect("fits")
+        let latency = duration::parse("40ms").expect("a duration");
+        Plan::new(3, 7100, Path::new("/d"), latency, "s".to_owned()).expect("fits")
     }
 
     #[test]
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn three_lines_can_be_copied() {
-        let text = welcome(&plan(), None, None);
+        let text = welcome(&plan(), None);
         assert_eq!(
             text.lines()
                 .filter(|line| line.starts_with("curl "))
@@ -130,9 +131,9 @@ mod tests {
     }
 
     #[test]
-    fn what_this_build_lacks_is_said() {
-        assert!(welcome(&plan(), None, None).contains("not available in this build"));
-        let latency = duration::parse("40ms").expect("a duration");
-        assert!(welcome(&plan(), None, Some(latency)).contains("--latency has no effect"));
+    fn the_delay_and_what_this_build_lacks_are_said() {
+        let text = welcome(&plan(), None);
+        assert!(text.contains("not available in this build"));
+        assert!(text.contains("take 40ms one way"));
     }
 }

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::domain::duration;
 use crate::domain::time::Span;
+use crate::peer::faults::DELAY_MAX;
 use crate::region::entropy;
 use crate::telemetry::logs;
 use crate::telemetry::logs::LogFormat;
@@ -46,9 +47,9 @@ pub struct DevArgs {
     /// Region i (from 1) checks at port base + 10 i, its admin listener is one above.
     #[arg(long, value_name = "PORT", default_value_t = 7100)]
     base_port: u16,
-    /// One-way delay between the regions [default: 40ms].
-    #[arg(long, value_name = "DURATION", value_parser = delay)]
-    latency: Option<Span>,
+    /// One-way delay between the regions, at most 2s.
+    #[arg(long, value_name = "DURATION", default_value = "40ms", value_parser = delay)]
+    latency: Span,
     /// Keep the data in this directory; else it is removed at the end.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -66,14 +67,25 @@ Examples:
 The admin token is `dev`, and faults can be injected. All other commands reach the first region without flags.";
 
 fn delay(text: &str) -> Result<Span, String> {
-    duration::parse(text).map_err(|error| error.to_string())
+    match duration::parse(text) {
+        Ok(delay) if delay > DELAY_MAX => Err(format!("give 0s to {DELAY_MAX}")),
+        Ok(delay) => Ok(delay),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Runs `dev`.
 pub fn dev(args: &DevArgs, log_format: LogFormat) -> anyhow::Result<Outcome> {
     logs::init(log_format)?;
     let dir = DataDir::new(args.data_dir.as_deref())?;
-    let plan = Plan::new(args.regions, args.base_port, dir.path())?;
+    let peer_secret = format!("{:032x}", entropy::bits128());
+    let plan = Plan::new(
+        args.regions,
+        args.base_port,
+        dir.path(),
+        args.latency,
+        peer_secret,
+    )?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -82,7 +94,7 @@ pub fn dev(args: &DevArgs, log_format: LogFormat) -> anyhow::Result<Outcome> {
         manual_clock: args.manual_clock,
         log_format,
     };
-    runtime.block_on(run(args, flags, &plan, &dir))
+    runtime.block_on(run(flags, &plan, &dir))
 }
 
 /// What every region is started with.
@@ -105,7 +117,7 @@ impl Flags {
     }
 }
 
-async fn run(args: &DevArgs, flags: Flags, plan: &Plan, dir: &DataDir) -> anyhow::Result<Outcome> {
+async fn run(flags: Flags, plan: &Plan, dir: &DataDir) -> anyhow::Result<Outcome> {
     let mut stop = std::pin::pin!(stop::requested().context("signals cannot be listened to")?);
     plan.check_ports()?;
     let mut running = Vec::new();
@@ -118,7 +130,7 @@ async fn run(args: &DevArgs, flags: Flags, plan: &Plan, dir: &DataDir) -> anyhow
         None => Ok(Outcome::Done),
         Some(Err(error)) => Err(error),
         Some(Ok(())) => {
-            output::print(&demo::welcome(plan, dir.kept(), args.latency))?;
+            output::print(&demo::welcome(plan, dir.kept()))?;
             watch(&mut running, stop).await
         }
     };
@@ -129,7 +141,7 @@ async fn run(args: &DevArgs, flags: Flags, plan: &Plan, dir: &DataDir) -> anyhow
 async fn start_all(flags: Flags, plan: &Plan, running: &mut Vec<Running>) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("the path of this program is unknown")?;
     for region in &plan.regions {
-        plan::write_file(region)?;
+        plan::write_file(region, plan)?;
         running.push(Running::spawn(&program, region, &flags.to_arguments())?);
     }
     for region in running.iter_mut() {

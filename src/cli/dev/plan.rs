@@ -13,6 +13,7 @@ use anyhow::Context;
 use anyhow::bail;
 
 use crate::cli::client::DEV_TOKEN;
+use crate::domain::time::Span;
 
 /// The regions' names, in order.
 const NAMES: [&str; 8] = [
@@ -39,6 +40,10 @@ const PORTS_USED: u16 = 4;
 pub struct Plan {
     /// The regions, in order.
     pub regions: Vec<RegionPlan>,
+    /// The one-way delay between any two.
+    pub latency: Span,
+    /// What they prove their membership with.
+    pub peer_secret: String,
 }
 
 /// One region of `dev`.
@@ -55,11 +60,18 @@ pub struct RegionPlan {
 }
 
 impl Plan {
-    /// `count` regions from `base_port` on, with their files and data in `dir`.
+    /// `count` regions from `base_port` on, with their files and data in `dir`. Messages between them take
+    /// `latency` one way, and they know each other by `peer_secret`.
     ///
     /// # Errors
     /// When the ports do not fit.
-    pub fn new(count: u16, base_port: u16, dir: &Path) -> anyhow::Result<Self> {
+    pub fn new(
+        count: u16,
+        base_port: u16,
+        dir: &Path,
+        latency: Span,
+        peer_secret: String,
+    ) -> anyhow::Result<Self> {
         let top = u32::from(base_port)
             + u32::from(PORTS_PER_REGION) * u32::from(count)
             + u32::from(PORTS_USED);
@@ -75,6 +87,8 @@ impl Plan {
         };
         Ok(Self {
             regions: NAMES.into_iter().zip(1..=count).map(region).collect(),
+            latency,
+            peer_secret,
         })
     }
 
@@ -84,7 +98,12 @@ impl Plan {
     /// The first port that is not.
     pub fn check_ports(&self) -> anyhow::Result<()> {
         for region in &self.regions {
-            for (address, listener) in [(region.check(), "check"), (region.admin(), "admin")] {
+            let listeners = [
+                (region.check(), "check"),
+                (region.admin(), "admin"),
+                (region.peer(), "peer"),
+            ];
+            for (address, listener) in listeners {
                 match TcpListener::bind(address) {
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::AddrInUse => bail!(
@@ -119,25 +138,36 @@ impl RegionPlan {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port + 2))
     }
 
-    /// The region's file.
-    pub fn to_toml(&self) -> String {
+    /// The region's file, as one of those of `plan`.
+    pub fn to_toml(&self, plan: &Plan) -> String {
         let data_dir = toml::Value::String(self.data_dir.display().to_string());
-        format!(
+        let mut text = format!(
             "cluster = \"dev\"\nregion = \"{}\"\ndata_dir = {data_dir}\nlisten.check = \"{}\"\nlisten.admin = \"{}\"\n\
-             listen.peer = \"{}\"\nauth.admin_token = \"{DEV_TOKEN}\"\nfaults.enabled = true\n",
+             listen.peer = \"{}\"\nauth.admin_token = \"{DEV_TOKEN}\"\nauth.peer_secret = \"{}\"\n\
+             faults.enabled = true\n",
             self.name,
             self.check(),
             self.admin(),
             self.peer(),
-        )
+            plan.peer_secret,
+        );
+        for other in plan.regions.iter().filter(|other| other.name != self.name) {
+            text.push_str(&format!(
+                "\n[[peers]]\nregion = \"{}\"\nurl = \"http://{}\"\nlatency = \"{}\"\n",
+                other.name,
+                other.peer(),
+                plan.latency
+            ));
+        }
+        text
     }
 }
 
-/// Writes the file of `region`, readable by its owner alone because it holds a token.
+/// Writes the file of `region`, one of those of `plan`, readable by its owner alone because it holds a token.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn write_file(region: &RegionPlan) -> anyhow::Result<()> {
+pub fn write_file(region: &RegionPlan, plan: &Plan) -> anyhow::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]
@@ -147,7 +177,7 @@ pub fn write_file(region: &RegionPlan) -> anyhow::Result<()> {
     }
     let written = options
         .open(&region.file)
-        .and_then(|mut file| file.write_all(region.to_toml().as_bytes()));
+        .and_then(|mut file| file.write_all(region.to_toml(plan).as_bytes()));
     written.with_context(|| format!("{} cannot be written", region.file.display()))
 }
 
@@ -158,10 +188,15 @@ mod tests {
 
     use super::*;
 
+    fn plan(count: u16, base_port: u16, dir: &str) -> anyhow::Result<Plan> {
+        let latency = Span::from_ms(40);
+        Plan::new(count, base_port, Path::new(dir), latency, "s3".to_owned())
+    }
+
     #[test]
     fn names_and_ports_follow_the_order() {
-        let plan = Plan::new(3, 7100, Path::new("/d")).expect("fits");
-        let told: Vec<String> = plan
+        let three = plan(3, 7100, "/d").expect("fits");
+        let told: Vec<String> = three
             .regions
             .iter()
             .map(|region| format!("{} {} {}", region.name, region.check(), region.admin()))
@@ -174,38 +209,43 @@ mod tests {
                 "ap-south-1 127.0.0.1:7130 127.0.0.1:7131",
             ]
         );
-        assert_eq!(
-            Plan::new(8, 7100, Path::new("/d"))
-                .expect("fits")
-                .regions
-                .len(),
-            8
-        );
+        assert_eq!(plan(8, 7100, "/d").expect("fits").regions.len(), 8);
     }
 
     #[test]
     fn ports_must_fit() {
-        assert!(Plan::new(3, 65_501, Path::new("/d")).is_ok());
-        let told = Plan::new(3, 65_502, Path::new("/d"))
-            .expect_err("does not fit")
-            .to_string();
+        assert!(plan(3, 65_501, "/d").is_ok());
+        let told = plan(3, 65_502, "/d").expect_err("does not fit").to_string();
         assert_eq!(
             told,
             "--base-port 65502 does not fit 3 regions; give 1 to 65501"
         );
-        assert!(Plan::new(1, 0, Path::new("/d")).is_err());
+        assert!(plan(1, 0, "/d").is_err());
     }
 
     #[test]
     fn a_regions_file_is_a_configuration() {
-        let plan = Plan::new(2, 7100, Path::new("/a \"b\"")).expect("fits");
+        let plan = plan(3, 7100, "/a \"b\"").expect("fits");
         let region = &plan.regions[1];
-        let config = Config::resolve("x", &region.to_toml(), Above::default()).expect("valid");
+        let config = Config::resolve("x", &region.to_toml(&plan), Above::default()).expect("valid");
         assert_eq!(config.region.as_str(), "eu-west-1");
         assert_eq!(config.data_dir, Path::new("/a \"b\"/eu-west-1"));
         assert_eq!(config.listen.admin, region.admin());
         assert!(config.faults_enabled);
         assert!(config.auth.admin_token.expect("given").matches("dev"));
+        assert!(config.auth.peer_secret.expect("given").matches("s3"));
+        let peers: Vec<String> = config
+            .peers
+            .iter()
+            .map(|peer| format!("{} {} {}", peer.region, peer.url, peer.latency))
+            .collect();
+        assert_eq!(
+            peers,
+            [
+                "us-east-1 http://127.0.0.1:7112 40ms",
+                "ap-south-1 http://127.0.0.1:7132 40ms",
+            ]
+        );
     }
 
     #[test]
@@ -220,6 +260,8 @@ mod tests {
         };
         let told = Plan {
             regions: vec![region],
+            latency: Span::ZERO,
+            peer_secret: String::new(),
         }
         .check_ports()
         .expect_err("in use")

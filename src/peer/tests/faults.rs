@@ -13,8 +13,10 @@ use crate::peer::Service;
 
 use super::BRIEF;
 use super::Node;
+use super::Plan;
 use super::SOON;
 use super::body;
+use super::listener;
 use super::pair;
 use super::region;
 use super::until;
@@ -183,6 +185,23 @@ async fn a_loss_takes_its_share_of_the_frames_one_way() {
     );
     a.stop().await;
     b.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_are_made_while_half_of_the_frames_are_lost() {
+    let (at_a, a) = listener().await;
+    let (at_b, b) = listener().await;
+    let lossy = LinkFaults {
+        loss_percent: 50,
+        ..LinkFaults::default()
+    };
+    let node_a = Node::start(Plan::new("a", 1, &[("b", b)]), at_a);
+    node_a.fault("b", lossy);
+    let node_b = Node::start(Plan::new("b", 2, &[("a", a)]), at_b);
+    node_b.fault("a", lossy);
+    until("links", || are_connected(&node_a, &node_b)).await;
+    node_a.stop().await;
+    node_b.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

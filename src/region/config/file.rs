@@ -114,4 +114,5 @@ pub struct Headers {
 pub struct Peer {
     pub region: Spanned<String>,
     pub url: Spanned<String>,
+    pub latency: Given<String>,
 }

@@ -175,6 +175,8 @@ pub struct Peer {
     pub region: RegionName,
     /// Its peer listener.
     pub url: String,
+    /// A delay that is added to all that is sent to it, for development; zero in production.
+    pub latency: Span,
 }
 
 /// Why there is no configuration.
@@ -250,6 +252,9 @@ impl Config {
                 "\n[[peers]]\nregion = \"{}\"\nurl = {url}",
                 peer.region
             ));
+            if !peer.latency.is_zero() {
+                lines.push(format!("latency = \"{}\"", peer.latency));
+            }
         }
         lines.join("\n") + "\n"
     }

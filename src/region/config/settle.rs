@@ -1,5 +1,6 @@
 //! Every setting of a region: its default, how it is read, its bounds, and what it must agree with.
 
+use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::path::PathBuf;
@@ -9,6 +10,8 @@ use toml::Spanned;
 use crate::domain::duration;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
+use crate::peer::PEERS_MAX;
+use crate::peer::faults::DELAY_MAX;
 
 use super::Auth;
 use super::CheckAuth;
@@ -24,6 +27,7 @@ use super::document::Document;
 use super::file;
 use super::file::File;
 use super::file::Given;
+use super::resolve::Origin;
 use super::resolve::Overlay;
 use super::resolve::Problem;
 use super::resolve::Resolver;
@@ -89,11 +93,14 @@ pub fn settle(
     let metrics = metrics(r, written.metrics, &mut warnings);
     let faults_enabled = r.switch("faults.enabled", written.faults.enabled, false);
     let styles = header_styles(r, written.headers.style);
-    let peers = peers(r, written.peers, region.as_ref());
-    let resolved = resolver.finish()?;
-    if !peers.is_empty() {
-        warnings.push("peers: not used by this build; each region counts alone".to_owned());
+    let peers = peers(r, written.peers, region.as_ref(), faults_enabled);
+    if let (Some(listen), Some(auth)) = (&listen, &auth)
+        && auth.peer_secret.is_none()
+        && !peers.is_empty()
+    {
+        without_secret(r, listen, &peers, &mut warnings);
     }
+    let resolved = resolver.finish()?;
     Ok(Config {
         cluster: settled(cluster),
         region: settled(region),
@@ -277,7 +284,54 @@ fn header_styles(r: &mut Resolver<'_>, given: Given<Vec<String>>) -> Option<Vec<
     Some(styles.into_iter().flatten().collect())
 }
 
-fn peers(r: &mut Resolver<'_>, written: Vec<file::Peer>, own: Option<&RegionName>) -> Vec<Peer> {
+/// Regions that share no secret may only be on one machine.
+fn without_secret(
+    r: &mut Resolver<'_>,
+    listen: &Listen,
+    peers: &[Peer],
+    warnings: &mut Vec<String>,
+) {
+    let far = peers.iter().find(|peer| !is_on_this_machine(&peer.url));
+    let message = match far {
+        Some(peer) => format!("is missing, and {} is on another machine", peer.region),
+        None if !listen.peer.ip().is_loopback() => {
+            format!(
+                "is missing, and listen.peer ({}) is open to other machines",
+                listen.peer
+            )
+        }
+        None => {
+            let message =
+                "auth.peer_secret is not set: every process of this machine can pass for a region";
+            return warnings.push(message.to_owned());
+        }
+    };
+    let way_out = "give all regions the same auth.peer_secret_file";
+    r.problem(
+        &Origin::Default,
+        "auth.peer_secret",
+        format!("{message}; {way_out}"),
+    );
+}
+
+fn is_on_this_machine(url: &str) -> bool {
+    reqwest::Url::parse(url).is_ok_and(|url| match url.host_str() {
+        Some("localhost") => true,
+        Some(host) => host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse()
+            .is_ok_and(|ip: IpAddr| ip.is_loopback()),
+        None => false,
+    })
+}
+
+fn peers(
+    r: &mut Resolver<'_>,
+    written: Vec<file::Peer>,
+    own: Option<&RegionName>,
+    faults_enabled: bool,
+) -> Vec<Peer> {
     let mut peers: Vec<Peer> = Vec::new();
     for peer in written {
         let region_line = r.line(peer.region.span().start);
@@ -302,10 +356,40 @@ fn peers(r: &mut Resolver<'_>, written: Vec<file::Peer>, own: Option<&RegionName
                 format!("{region} is listed twice; list every region once"),
             );
         }
+        let latency = peer_latency(r, peer.latency, faults_enabled);
         let url = peer_url(r, &peer.url);
-        peers.extend(url.map(|url| Peer { region, url }));
+        peers.extend(url.map(|url| Peer {
+            region,
+            url,
+            latency,
+        }));
+        if peers.len() > PEERS_MAX {
+            let message = format!("more than {PEERS_MAX} other regions; list fewer");
+            r.problem(&region_line, "peers", message);
+            break;
+        }
     }
     peers
+}
+
+fn peer_latency(r: &mut Resolver<'_>, given: Given<String>, faults_enabled: bool) -> Span {
+    let Some(written) = given else {
+        return Span::ZERO;
+    };
+    let line = r.line(written.span().start);
+    let read = duration::parse(written.get_ref()).map_err(|error| error.to_string());
+    let message = match read {
+        Ok(latency) if latency > DELAY_MAX => {
+            format!("{latency} is out of range; give 0s to {DELAY_MAX}")
+        }
+        Ok(latency) if !latency.is_zero() && !faults_enabled => {
+            "is for development alone; remove it, or set faults.enabled = true".to_owned()
+        }
+        Ok(latency) => return latency,
+        Err(message) => message,
+    };
+    r.problem(&line, "peers.latency", message);
+    Span::ZERO
 }
 
 fn peer_url(r: &mut Resolver<'_>, written: &Spanned<String>) -> Option<String> {

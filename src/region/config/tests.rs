@@ -113,7 +113,7 @@ fn an_unknown_key_is_named_with_its_line() {
     let text = "region = \"a\"\n[[peers]]\nregion = \"b\"\nurl = \"http://x:1\"\nvoter = true\n";
     refused(
         text,
-        "regions/us-east-1.toml:5: peers.voter: unknown key `voter`, expected `region` or `url`",
+        "regions/us-east-1.toml:5: peers.voter: unknown key `voter`, expected one of `region`, `url`, `latency`",
     );
 }
 
@@ -164,7 +164,7 @@ fn listeners_and_peers_must_differ() {
     let peer =
         |region: &str, url: &str| format!("[[peers]]\nregion = \"{region}\"\nurl = \"{url}\"\n");
     let text = format!(
-        "region = \"a\"\n{}{}{}",
+        "region = \"a\"\nauth.peer_secret = \"s\"\n{}{}{}",
         peer("a", "http://x:1"),
         peer("b", "https://x:1"),
         peer("b", "http://y:1/p")
@@ -172,9 +172,65 @@ fn listeners_and_peers_must_differ() {
     refused(
         &text,
         "\
-regions/us-east-1.toml:3: peers.region: a is this region; list only the others
-regions/us-east-1.toml:7: peers.url: \"https://x:1\" is not a peer's address; write http://HOST:PORT
-regions/us-east-1.toml:10: peers.url: \"http://y:1/p\" is not a peer's address; write http://HOST:PORT",
+regions/us-east-1.toml:4: peers.region: a is this region; list only the others
+regions/us-east-1.toml:8: peers.url: \"https://x:1\" is not a peer's address; write http://HOST:PORT
+regions/us-east-1.toml:11: peers.url: \"http://y:1/p\" is not a peer's address; write http://HOST:PORT",
+    );
+}
+
+#[test]
+fn regions_on_several_machines_share_a_secret() {
+    let peer = |url: &str| format!("region = \"a\"\n[[peers]]\nregion = \"b\"\nurl = \"{url}\"\n");
+    for url in [
+        "http://127.0.0.1:7122",
+        "http://localhost:7122",
+        "http://[::1]:7122",
+    ] {
+        let config = resolve(&peer(url)).expect("valid");
+        let warned = |warning: &String| warning.starts_with("auth.peer_secret is not set");
+        assert!(config.warnings.iter().any(warned), "{:?}", config.warnings);
+    }
+    refused(
+        &peer("http://10.0.0.2:7122"),
+        "regions/us-east-1.toml: auth.peer_secret: is missing, and b is on another machine; give all regions the same \
+         auth.peer_secret_file",
+    );
+    refused(
+        &format!(
+            "listen.peer = \"0.0.0.0:7112\"\n{}",
+            peer("http://127.0.0.1:1")
+        ),
+        "regions/us-east-1.toml: auth.peer_secret: is missing, and listen.peer (0.0.0.0:7112) is open to other machines; give all \
+         regions the same auth.peer_secret_file",
+    );
+    let alone = resolve("region = \"a\"\nlisten.peer = \"0.0.0.0:7112\"").expect("valid");
+    assert!(alone.peers.is_empty());
+}
+
+#[test]
+fn latency_between_regions_is_for_development_alone() {
+    let text = |faults: bool, latency: &str| {
+        format!(
+            "region = \"a\"\nauth.peer_secret = \"s\"\nfaults.enabled = {faults}\n\
+             [[peers]]\nregion = \"b\"\nurl = \"http://x:1\"\nlatency = \"{latency}\"\n"
+        )
+    };
+    let config = resolve(&text(true, "40ms")).expect("valid");
+    assert_eq!(config.peers[0].latency.to_string(), "40ms");
+    assert!(config.to_toml().contains("latency = \"40ms\""));
+    assert!(resolve(&text(false, "0s")).is_ok());
+    refused(
+        &text(false, "40ms"),
+        "regions/us-east-1.toml:7: peers.latency: is for development alone; remove it, or set faults.enabled = true",
+    );
+    refused(
+        &text(true, "3s"),
+        "regions/us-east-1.toml:7: peers.latency: 3s is out of range; give 0s to 2s",
+    );
+    refused(
+        &text(true, "slow"),
+        "regions/us-east-1.toml:7: peers.latency: \"slow\" is not a duration; write one integer and ms, s, m, h or d, \
+         as in \"30s\"",
     );
 }
 
@@ -271,7 +327,8 @@ fn a_secret_is_read_from_its_file_with_a_warning_when_others_can_read_it() {
 
 #[test]
 fn what_is_shown_is_toml_without_secrets_and_says_where_each_value_comes_from() {
-    let text = "region = \"a\"\nauth.admin_token = \"hunter2\"\n[[peers]]\nregion = \"b\"\nurl = \"http://x:1\"\n";
+    let text = "region = \"a\"\nauth.admin_token = \"hunter2\"\nfaults.enabled = true\n[[peers]]\nregion = \"b\"\n\
+                url = \"http://[::1]:1\"\nlatency = \"40ms\"\n";
     let env = [
         ("HIGHWATER_METRICS__TOKEN", "hunter3"),
         ("HIGHWATER_STORE__FLUSH_INTERVAL", "1s"),
