@@ -12,23 +12,16 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tokio::sync::watch;
 
 use crate::admin;
-use crate::consensus;
-use crate::consensus::Consensus;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::http::listener;
 use crate::http::routes;
-use crate::peer::Peers;
 use crate::region::clock::Clock;
-use crate::region::cluster::Links;
-use crate::region::cluster::Served;
+use crate::region::cluster;
 use crate::region::config::Config;
-use crate::region::links;
-use crate::region::outbox::Letter;
 use crate::region::state::Region;
 use crate::region::timers;
 
@@ -36,8 +29,6 @@ use crate::region::timers;
 const DRAIN_DELAY: Span = Span::from_ms(500);
 /// Running requests have this long to end once the listeners are closed.
 const GRACE: Span = Span::from_seconds(10);
-/// A region without peers founds its cluster in this time.
-const FOUNDING: Span = Span::from_seconds(15);
 
 /// Runs the region that `config` describes until `shutdown` is ready, then drains it. Prints the ready
 /// line to standard output when it serves.
@@ -58,9 +49,11 @@ pub async fn run(
     let (region, letters) =
         tokio::task::spawn_blocking(move || Region::open(&opening, clock, peer_url)).await??;
     let (stop, stopped) = watch::channel(false);
-    let peers = join(&config, &region, letters, &stopped).await?;
+    let peers = cluster::join(&config, &region, letters, &stopped).await?;
     let linking = tokio::spawn(peers.clone().serve(peer, stopped.clone()));
-    found_alone(&config, &region).await?;
+    if config.peers.is_empty() {
+        region.wait_until_enrolled().await?;
+    }
     let restoring = Arc::clone(&region);
     tokio::task::spawn_blocking(move || restoring.restore()).await??;
     let (stop_flush, flush_stopped) = watch::channel(false);
@@ -109,43 +102,6 @@ pub async fn run(
         .await
         .context("the store could not be closed in order")?;
     tracing::info!("stopped");
-    Ok(())
-}
-
-/// Gives the region its links and its log, and lets it take part. A region with peers serves by what it has
-/// until it hears from them.
-async fn join(
-    config: &Config,
-    region: &Arc<Region>,
-    letters: mpsc::Receiver<Letter>,
-    stopped: &watch::Receiver<bool>,
-) -> anyhow::Result<Peers> {
-    let served = Arc::new(Served(Arc::downgrade(region)));
-    let peers = links::start(region, config, served);
-    let consensus = Consensus::start(
-        region.store.clone(),
-        region.store.identity().voter,
-        config.region.clone(),
-        consensus::Settings::default(),
-        Arc::new(Links(peers.clone())),
-        Arc::clone(&region.replica) as Arc<dyn consensus::Machine>,
-    )
-    .await
-    .context("the replicated log in log.db")?;
-    region.set_consensus(consensus);
-    tokio::spawn(Arc::clone(region).deliver(letters));
-    tokio::spawn(Arc::clone(region).take_part(stopped.clone()));
-    Ok(peers)
-}
-
-/// A region without peers is a cluster of its own before it serves.
-async fn found_alone(config: &Config, region: &Region) -> anyhow::Result<()> {
-    if config.peers.is_empty() {
-        let mut enrolled = region.enrolled.subscribe();
-        tokio::time::timeout(FOUNDING.to_std(), enrolled.wait_for(|enrolled| *enrolled))
-            .await
-            .context("no cluster of this region alone could be founded: see the log")??;
-    }
     Ok(())
 }
 

@@ -10,11 +10,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::Deserialize;
 use serde::Serialize;
+use tokio::sync::mpsc;
 use tokio::sync::watch;
 
 use crate::consensus;
@@ -31,7 +33,10 @@ use crate::peer::Handler;
 use crate::peer::Identity;
 use crate::peer::Peers;
 use crate::peer::Service;
+use crate::region::config::Config;
 use crate::region::entropy;
+use crate::region::links;
+use crate::region::outbox::Letter;
 use crate::region::outbox::Words;
 use crate::region::proposals::Forwarded;
 use crate::region::proposals::ProposeError;
@@ -50,6 +55,8 @@ const PREFERRED_SURVEYS: u32 = 10;
 const TRANSFER_PAUSE_SURVEYS: u32 = 60;
 /// How long one try to enroll may take.
 const ENROLL_DEADLINE: Span = Span::from_seconds(5);
+/// A region without peers founds its cluster in this time.
+const FOUNDING: Span = Span::from_seconds(15);
 /// How long a planned move may take.
 pub const MOVE_DEADLINE: Span = Span::from_seconds(35);
 
@@ -139,7 +146,48 @@ impl Handler for Served {
     }
 }
 
+/// Gives the region its links and its log, and lets it take part until `stopped` turns true. A region with
+/// peers serves by what it has until it hears from them.
+///
+/// # Errors
+/// When the log cannot be read.
+pub async fn join(
+    config: &Config,
+    region: &Arc<Region>,
+    letters: mpsc::Receiver<Letter>,
+    stopped: &watch::Receiver<bool>,
+) -> anyhow::Result<Peers> {
+    let served = Arc::new(Served(Arc::downgrade(region)));
+    let peers = links::start(region, config, served);
+    let consensus = Consensus::start(
+        region.store.clone(),
+        region.store.identity().voter,
+        config.region.clone(),
+        consensus::Settings::default(),
+        Arc::new(Links(peers.clone())),
+        Arc::clone(&region.replica) as Arc<dyn consensus::Machine>,
+    )
+    .await
+    .context("the replicated log in log.db")?;
+    region.set_consensus(consensus);
+    tokio::spawn(Arc::clone(region).deliver(letters));
+    tokio::spawn(Arc::clone(region).take_part(stopped.clone()));
+    Ok(peers)
+}
+
 impl Region {
+    /// Waits until this process has enrolled in its cluster: a region without peers founds one first.
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub async fn wait_until_enrolled(&self) -> anyhow::Result<()> {
+        let mut enrolled = self.enrolled.subscribe();
+        tokio::time::timeout(FOUNDING.to_std(), enrolled.wait_for(|enrolled| *enrolled))
+            .await
+            .context("no cluster of this region alone could be founded: see the log")??;
+        Ok(())
+    }
+
     /// Carries out what another region asks the leader for.
     pub async fn serve_asked(self: Arc<Self>, asked: Asked, left: Span) -> Forwarded {
         match asked {

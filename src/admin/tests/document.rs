@@ -52,6 +52,7 @@ const ROUTES: [&str; 40] = [
 
 async fn document() -> Value {
     Server::start()
+        .await
         .send(axum::http::Method::GET, "/openapi.json", &[], String::new())
         .await
         .ok()

@@ -118,7 +118,7 @@ async fn a_tenant_is_put_as_a_whole() {
 
 #[tokio::test]
 async fn lists_are_read_page_by_page() {
-    let server = Server::start();
+    let server = Server::start().await;
     let tenants: serde_json::Map<String, Value> =
         (0..25).map(|i| (format!("t/{i:02}"), json!({}))).collect();
     server

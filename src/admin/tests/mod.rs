@@ -19,10 +19,12 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::sync::watch;
 use tower::ServiceExt;
 
 use crate::admin;
 use crate::region::clock::Clock;
+use crate::region::cluster;
 use crate::region::config::Above;
 use crate::region::config::Config;
 use crate::region::state::Region;
@@ -34,6 +36,7 @@ pub const ROOT: &str = "root-token";
 pub struct Server {
     pub region: Arc<Region>,
     router: Router,
+    _stop: watch::Sender<bool>,
     _directory: TempDir,
 }
 
@@ -67,7 +70,7 @@ impl Answer {
 }
 
 impl Server {
-    pub fn start() -> Self {
+    pub async fn start() -> Self {
         let directory = TempDir::new().expect("a directory");
         let data_dir = directory.path().join("data");
         let text = format!(
@@ -84,11 +87,18 @@ impl Server {
         );
         let config =
             Config::resolve("test.toml", &text, Above::default()).expect("a configuration");
-        let region = Region::open(&config, Clock::manual()).expect("a region");
+        let url = "http://127.0.0.1:0".to_owned();
+        let (region, letters) = Region::open(&config, Clock::manual(), url).expect("a region");
+        let (stop, stopped) = watch::channel(false);
+        cluster::join(&config, &region, letters, &stopped)
+            .await
+            .expect("a log");
+        region.wait_until_enrolled().await.expect("a cluster");
         let router = admin::router(Arc::clone(&region));
         Self {
             region,
             router,
+            _stop: stop,
             _directory: directory,
         }
     }
@@ -163,7 +173,7 @@ impl Server {
 
     /// A server with a catalogue of two plans and two tenants.
     pub async fn with_catalogue() -> Self {
-        let server = Self::start();
+        let server = Self::start().await;
         server
             .put("/admin/v1/catalogue", &catalogue_document())
             .await

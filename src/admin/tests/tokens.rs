@@ -29,7 +29,7 @@ async fn a_token_is_shown_once() {
     );
     assert_eq!(item["expired"], false);
     assert!(!listed.to_string().contains(token));
-    let catalogue = serde_json::to_string(&*server.region.changes.catalogue()).expect("json");
+    let catalogue = serde_json::to_string(&*server.region.replica.catalogue()).expect("json");
     let secret = token.rsplit('_').next().expect("a secret");
     assert!(!catalogue.contains(secret), "the hash alone is kept");
 }
