@@ -23,5 +23,6 @@
 
 pub mod account;
 pub mod book;
+pub mod leader;
 pub mod log_time;
 pub mod message;
