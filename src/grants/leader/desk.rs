@@ -66,7 +66,7 @@ pub(super) struct Hungry {
 pub(super) struct Round {
     pub(super) id: u64,
     pub(super) until: Span,
-    pub(super) awaited: BTreeSet<Holder>,
+    pub(super) asked: BTreeSet<Holder>,
 }
 
 /// A charge that is on its way into the log.
@@ -312,6 +312,10 @@ impl Plan {
         // entry may be applied a moment before the leader hears of it.
         let mut planned: BTreeMap<Holder, u64> = BTreeMap::new();
         for (holder, to) in desk.entries.values().flatten() {
+            if !book.is_newest(holder) {
+                // It ended, so the entry will grant it nothing.
+                continue;
+            }
             let planned = planned.entry(holder.clone()).or_default();
             *planned = (*planned).max(*to);
         }
