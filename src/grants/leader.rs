@@ -412,7 +412,10 @@ impl Leader {
         let place = self.place(now, account, window, quota)?;
         if let Some(desk) = self.desks.get_mut(&place) {
             desk.window = window;
-            desk.quota = quota;
+            if desk.quota != quota {
+                desk.quota = quota;
+                desk.quota_since = self.tickets;
+            }
         }
         Ok(place)
     }

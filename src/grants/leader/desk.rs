@@ -84,6 +84,8 @@ pub(super) struct Desk {
     pub(super) window: Window,
     /// The quota in force, as last told.
     pub(super) quota: u64,
+    /// The last entry that was proposed before that quota was told.
+    pub(super) quota_since: u64,
     pub(super) told: BTreeMap<Holder, Told>,
     /// The grants of own entries in flight.
     pub(super) entries: BTreeMap<u64, Vec<(Holder, u64)>>,
@@ -106,6 +108,7 @@ impl Desk {
         Self {
             window,
             quota,
+            quota_since: 0,
             told: BTreeMap::new(),
             entries: BTreeMap::new(),
             charging: BTreeMap::new(),

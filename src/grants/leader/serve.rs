@@ -248,6 +248,7 @@ impl Leader {
                 continue;
             }
             if granted < *to
+                && ticket > desk.quota_since
                 && let Some((_, quota)) = book.window(&place.account, place.window)
             {
                 // The plan was too high, and must not stay so: the same entry would go for ever.
