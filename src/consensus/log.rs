@@ -392,7 +392,9 @@ impl RaftLogStorage<TypeConfig> for Log {
                 tail.bytes = tail.bytes.saturating_sub(newest.bytes);
                 tail.recent.pop_back();
             }
-            tail.last = last_log_id;
+            if tail.end() > start {
+                tail.last = last_log_id;
+            }
         }
         self.write(RaftWrite::Truncate { after }).await
     }
