@@ -257,11 +257,9 @@ async fn settle(inner: &Inner, stays: impl Fn(&Member) -> bool) -> Result<(), Pr
         Ok((!gone.is_empty()).then_some((ChangeMembers::RemoveNodes(gone), true)))
     };
     while change(inner, step).await? {}
-    let known = inner.running().map(|running| {
-        let metrics = running.raft.metrics();
-        let members = metrics.borrow_watched().membership_config.clone();
-        members
-    });
+    let known = inner
+        .running()
+        .map(|running| Arc::clone(&running.raft.metrics().borrow_watched().membership_config));
     if let Some(known) = known {
         inner.reach.retain(|voter| known.get_node(&voter).is_some());
     }

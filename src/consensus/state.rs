@@ -108,10 +108,12 @@ pub(super) struct Builder {
 
 /// Puts a snapshot in the store; answered when it is on disk.
 pub(super) async fn store_snapshot(log: &Log, meta: &SnapshotMeta, body: &Bytes) -> io::Result<()> {
-    let meta = postcard::to_stdvec(meta).map_err(io::Error::other)?;
-    let body = body.to_vec();
-    log.write(RaftWrite::Snapshot(StoredSnapshot { meta, body }))
-        .await
+    let snapshot = StoredSnapshot {
+        index: meta.last_log_id.map_or(0, |last| last.index),
+        meta: postcard::to_stdvec(meta).map_err(io::Error::other)?,
+        body: body.to_vec(),
+    };
+    log.write(RaftWrite::Snapshot(snapshot)).await
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
@@ -156,6 +158,8 @@ impl RaftStateMachine<TypeConfig> for State {
             }
             self.applied.at.lock().last = Some(place);
             if let Some(responder) = responder {
+                // Whoever gets the answer finds the entry applied.
+                self.applied.tell();
                 responder.send(outcome);
             }
         }

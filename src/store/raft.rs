@@ -66,6 +66,8 @@ pub struct StoredEntry {
 /// A snapshot as it was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSnapshot {
+    /// Index of the newest entry in it.
+    pub index: u64,
     /// Which place and members it stands for, as the caller wrote it.
     pub meta: Vec<u8>,
     /// The state.
@@ -99,14 +101,16 @@ pub enum RaftWrite {
     },
     /// Deletes all entries up to and with a place.
     Purge(LogPlace),
-    /// Takes the place of the snapshot before it.
+    /// Takes the place of the snapshot before it, unless that one goes further.
     Snapshot(StoredSnapshot),
     /// Nothing but the mark of what is committed; is answered after all before it.
     Barrier,
 }
 
 /// What is called with the outcome of a write, once, on the writer's thread. It must not block.
-pub struct RaftDone(Option<Box<dyn FnOnce(Result<(), StoreError>) + Send>>);
+pub struct RaftDone(Option<Box<Done>>);
+
+type Done = dyn FnOnce(Result<(), StoreError>) + Send;
 
 impl RaftDone {
     /// Calls `done` when the write is on disk or has failed.
@@ -186,9 +190,10 @@ impl RaftJob {
             }
             RaftWrite::Snapshot(snapshot) => {
                 tx.prepare_cached(
-                    "INSERT OR REPLACE INTO raft_snapshot (one, meta, body) VALUES (1, ?1, ?2)",
+                    "INSERT INTO raft_snapshot (one, idx, meta, body) VALUES (1, ?1, ?2, ?3) \
+                     ON CONFLICT (one) DO UPDATE SET idx = ?1, meta = ?2, body = ?3 WHERE idx <= ?1",
                 )?
-                .execute((&snapshot.meta, &snapshot.body))?;
+                .execute((snapshot.index, &snapshot.meta, &snapshot.body))?;
             }
             RaftWrite::Barrier => {}
         }
@@ -287,6 +292,11 @@ impl Store {
         }
     }
 
+    /// Why nothing is written to the consensus log at the moment, if nothing is: cheap to ask.
+    pub fn raft_refusal(&self) -> Option<StoreError> {
+        self.inner.health.refusal(Which::Log)
+    }
+
     /// Where the log stands on disk.
     ///
     /// # Errors
@@ -317,10 +327,11 @@ impl Store {
     pub async fn raft_snapshot(&self) -> Result<Option<StoredSnapshot>, StoreError> {
         self.read_raft(|reader| {
             reader
-                .query_row("SELECT meta, body FROM raft_snapshot", [], |row| {
+                .query_row("SELECT idx, meta, body FROM raft_snapshot", [], |row| {
                     Ok(StoredSnapshot {
-                        meta: row.get(0)?,
-                        body: row.get(1)?,
+                        index: row.get(0)?,
+                        meta: row.get(1)?,
+                        body: row.get(2)?,
                     })
                 })
                 .optional()

@@ -66,6 +66,8 @@ async fn a_leader_that_is_cut_off_does_not_know_what_became_of_its_entry() {
     .await;
 }
 
+type Answer = (Vec<u8>, Result<Proposed, ProposeError>);
+
 /// Proposals from all sides while leaders are killed, cut off and started again. What was acknowledged is
 /// there at the end, once; what was refused is not there.
 #[tokio::test(flavor = "multi_thread")]
@@ -73,7 +75,7 @@ async fn under_kills_and_cuts_every_answer_is_true() {
     let mut cluster = Cluster::founded(&["a", "b", "c"], settings()).await;
     *cluster.net.delay.lock() = Duration::from_millis(2);
     let stop = Arc::new(AtomicU64::new(0));
-    let answers: Arc<Mutex<Vec<(Vec<u8>, Result<Proposed, ProposeError>)>>> = Arc::default();
+    let answers: Arc<Mutex<Vec<Answer>>> = Arc::default();
     let clients: Vec<_> = (0..4_u64)
         .map(|client| {
             let (net, stop, answers) = (

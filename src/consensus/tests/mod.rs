@@ -121,6 +121,7 @@ impl Machine for Journal {
 }
 
 type Reply = oneshot::Sender<Vec<u8>>;
+type Loses = fn(&Request) -> bool;
 type Letter = (Instant, u64, Vec<u8>, Reply);
 
 /// All links. What is sent to or from a cut region is lost.
@@ -130,7 +131,7 @@ pub struct Net {
     links: Mutex<BTreeMap<(RegionName, RegionName), mpsc::Sender<Letter>>>,
     cut: Mutex<BTreeSet<RegionName>>,
     /// Picks requests that are lost.
-    pub loses: Mutex<Option<fn(&Request) -> bool>>,
+    pub loses: Mutex<Option<Loses>>,
     /// One way.
     pub delay: Mutex<Duration>,
 }
