@@ -4,6 +4,8 @@
 //! a start takes the newest one and applies what the log holds after it.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -75,6 +77,17 @@ impl Applied {
         }
     }
 
+    /// A machine that panics stops consensus here. Without this the library would go on without it, taking
+    /// entries in that are never answered.
+    fn carry_out(&self, entry: Committed<'_>) -> io::Result<Outcome> {
+        catch_unwind(AssertUnwindSafe(|| self.machine.apply(entry)))
+            .map(Outcome)
+            .map_err(|_| {
+                let index = entry.index;
+                io::Error::other(format!("the machine cannot carry entry {index} out"))
+            })
+    }
+
     fn tell(&self) {
         if let Some(last) = self.last() {
             self.index.send_replace(last.index);
@@ -144,11 +157,11 @@ impl RaftStateMachine<TypeConfig> for State {
             match entry.payload {
                 EntryPayload::Blank => {}
                 EntryPayload::Normal(command) => {
-                    outcome = Outcome(self.applied.machine.apply(Committed {
+                    outcome = self.applied.carry_out(Committed {
                         index: place.index,
                         term: place.leader_id.term,
                         payload: &command.0,
-                    }));
+                    })?;
                 }
                 EntryPayload::Membership(members) => {
                     let membership = membership_of(&members);

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::consensus::ProposeError;
+use crate::store::RaftDone;
+use crate::store::RaftWrite;
 use crate::store::StoreFault;
 use crate::store::restore_backup;
 
@@ -201,4 +203,91 @@ async fn a_directory_that_went_back_in_time_is_refused() {
             .iter()
             .any(|it| it.member.voter == voter && it.went_back)
     );
+}
+
+/// A majority had entries, and this machine applied them, that this disk did not take.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_is_ahead_of_its_disk_goes_on_from_where_it_is() {
+    let mut cluster = Cluster::founded(&["a", "b", "c"], settings()).await;
+    for n in 0..10_u8 {
+        cluster.propose(&[0, 1, 2], &[n]).await;
+    }
+    cluster.agree(&[0, 1, 2], &[9]).await;
+    let follower = (cluster.leader().await + 1) % 3;
+    let live = cluster.live(follower);
+    live.store
+        .inject(StoreFault::Errors)
+        .await
+        .expect("a fault");
+    until("it stopped", || live.consensus.status().fault.is_some()).await;
+    live.store.clear_fault().await.expect("no fault");
+    live.store.probe().await.expect("a probe");
+    let (to, answer) = oneshot::channel();
+    let done = RaftDone::new(move |outcome| drop(to.send(outcome)));
+    let truncate = RaftWrite::Truncate { after: Some(5) };
+    live.store.raft_write(truncate, done).await;
+    answer.await.expect("an answer").expect("a write");
+    live.consensus.restart().await.expect("a restart");
+    cluster.propose(&[0, 1, 2], b"after").await;
+    cluster.agree(&[0, 1, 2], b"after").await;
+    // What is on disk now is whole.
+    cluster.kill(follower);
+    cluster.start(follower).await;
+    cluster.propose(&[0, 1, 2], b"end").await;
+    assert_eq!(cluster.agree(&[0, 1, 2], b"end").await.len(), 12);
+}
+
+/// Cannot carry out what begins with an exclamation mark.
+struct Choosy;
+
+impl Machine for Choosy {
+    fn apply(&self, entry: Committed<'_>) -> Vec<u8> {
+        assert!(!entry.payload.starts_with(b"!"), "a bug in the machine");
+        Vec::new()
+    }
+
+    fn members(&self, _index: u64, _members: &Membership) {}
+
+    fn snapshot(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn install(&self, _snapshot: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_panics_stops_consensus_and_not_the_process() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let region = name("a");
+    let store = open_store(dir.path(), &region).expect("a store");
+    let voter = store.identity().voter;
+    let net: Arc<Net> = Arc::default();
+    let end = Arc::new(End {
+        net,
+        voter,
+        region: region.clone(),
+    });
+    let started = Consensus::start(
+        store,
+        voter,
+        region.clone(),
+        settings(),
+        end,
+        Arc::new(Choosy),
+    );
+    let consensus = started.await.expect("a start");
+    let url = String::new();
+    let member = Member { voter, region, url };
+    consensus.found(vec![member]).await.expect("a cluster");
+    consensus.propose(b"fine".to_vec()).await.expect("an entry");
+    let unknown = consensus.propose(b"!".to_vec()).await;
+    assert_eq!(unknown, Err(ProposeError::OutcomeUnknown));
+    until("it stopped", || {
+        let fault = consensus.status().fault;
+        fault.is_some_and(|fault| fault.contains("cannot carry entry"))
+    })
+    .await;
+    assert!(!consensus.leadership().borrow().is_self);
 }
