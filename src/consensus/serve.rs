@@ -9,6 +9,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use openraft::raft::AppendEntriesRequest;
 use openraft::raft::VoteRequest;
 use parking_lot::Mutex;
 
@@ -139,6 +140,7 @@ async fn answer(
             if !is_from(&append.vote) {
                 return Err(Refusal::OtherVoter);
             }
+            check_entries(&append)?;
             let answer = raft.append_entries(append).await;
             Ok(Answer::Append(answer.map_err(stopped)?))
         }
@@ -178,6 +180,26 @@ async fn answer(
             Err(Refusal::WentBack)
         }
     }
+}
+
+/// The library relies on entries that follow each other.
+fn check_entries(append: &AppendEntriesRequest<TypeConfig>) -> Result<(), Refusal> {
+    let mut last = append.prev_log_id;
+    for entry in &append.entries {
+        let is_next = match last {
+            Some(last) => {
+                last.index.checked_add(1) == Some(entry.log_id.index)
+                    && last.leader_id <= entry.log_id.leader_id
+            }
+            None => entry.log_id.index == 0,
+        };
+        let is_of_leader = entry.log_id.leader_id.term <= append.vote.leader_id.term;
+        if !is_next || !is_of_leader {
+            return Err(Refusal::Unreadable);
+        }
+        last = Some(entry.log_id);
+    }
+    Ok(())
 }
 
 fn check_candidate(

@@ -5,6 +5,7 @@ mod failing;
 mod founding;
 mod log_suite;
 mod moving;
+mod receiving;
 mod restarting;
 
 use std::collections::BTreeMap;
