@@ -313,7 +313,7 @@ impl Consensus {
     /// Makes a new cluster of `members`, this one among them, whose logs are all empty.
     ///
     /// All become voters when they are an odd number or two; else the last one in the order of the names
-    /// becomes a learner. Only one of them may do this. Returns when this member leads the new cluster.
+    /// but this member becomes a learner. Only one of them may do this. Returns when this member leads the new cluster.
     ///
     /// # Errors
     /// When there is a cluster already, or the members do not fit together, or they are out of reach.

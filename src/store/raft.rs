@@ -146,16 +146,25 @@ pub(super) struct RaftJob {
     /// The newest committed place when it was handed over.
     pub committed: Option<LogPlace>,
     pub done: RaftDone,
+    /// What it is answered when the transaction is committed.
+    pub outcome: Result<(), StoreError>,
 }
 
 impl RaftJob {
-    pub fn answer(self, outcome: Result<(), StoreError>) {
-        self.done.call(outcome);
+    pub fn answer(self, committed: Result<(), StoreError>) {
+        self.done.call(committed.and(self.outcome));
     }
 
-    pub fn write(&self, tx: &Transaction<'_>) -> Result<(), WriteError> {
+    pub fn write(&mut self, tx: &Transaction<'_>) -> Result<(), WriteError> {
+        self.outcome = Ok(());
         match &self.write {
             RaftWrite::Append(entries) => {
+                // The one before may have failed just before the file was opened again. Its caller hears of
+                // that, but may have handed this one over first.
+                if let Some(reason) = hole_before(tx, entries)? {
+                    self.outcome = Err(StoreError::Refused { reason });
+                    return Ok(());
+                }
                 // An append whose commit failed may come to light when the file is opened again, and what
                 // takes its place then replaces it.
                 let mut insert = tx.prepare_cached(
@@ -199,6 +208,25 @@ impl RaftJob {
         }
         Ok(())
     }
+}
+
+/// What is missing between the log and these entries, if anything is.
+fn hole_before(
+    tx: &Transaction<'_>,
+    entries: &[StoredEntry],
+) -> Result<Option<String>, WriteError> {
+    let Some(first) = entries.first().map(|entry| entry.place.index) else {
+        return Ok(None);
+    };
+    let last: Option<u64> = tx
+        .prepare_cached(
+            "SELECT coalesce((SELECT max(idx) FROM raft_log), \
+             (SELECT idx FROM raft_marks WHERE name = 'purged'))",
+        )?
+        .query_row([], |row| row.get(0))?;
+    // An empty log may begin anywhere.
+    let next = last.map_or(first, |last| last.saturating_add(1));
+    Ok((first > next).then(|| format!("entry {first} does not follow, {next} is missing")))
 }
 
 fn write_mark(tx: &Transaction<'_>, name: &str, place: LogPlace) -> Result<(), WriteError> {
@@ -287,6 +315,7 @@ impl Store {
                 write,
                 committed: self.raft_committed_now(),
                 done,
+                outcome: Ok(()),
             }))),
             Err(_) => done.call(Err(StoreError::Closed)),
         }

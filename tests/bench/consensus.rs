@@ -234,9 +234,44 @@ async fn load(leader: &Region, delay: Duration, clients: usize) {
     );
 }
 
+/// Time from the end of a leader to the first entry that the next one has committed.
+async fn failover(delay: Duration) {
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let mut regions = cluster(delay).await;
+        let leader = &regions[0].consensus;
+        leader.propose(vec![1]).await.expect("an entry");
+        let rest = regions.split_off(1);
+        let began = Instant::now();
+        regions[0].consensus.shutdown().await;
+        'found: loop {
+            for region in &rest {
+                if region.consensus.leadership().borrow().is_self
+                    && region.consensus.propose(vec![2]).await.is_ok()
+                {
+                    break 'found;
+                }
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        times.push(began.elapsed());
+        for region in &rest {
+            region.consensus.shutdown().await;
+        }
+    }
+    times.sort();
+    println!(
+        "round trip {} ms, leader ends: next entry after {:.2?} to {:.2?}",
+        delay.as_millis() * 2,
+        times[0],
+        times[times.len() - 1],
+    );
+}
+
 #[tokio::main]
 async fn main() {
     disk_alone().await;
+    failover(Duration::from_millis(50)).await;
     for delay in [Duration::ZERO, Duration::from_millis(50)] {
         let regions = cluster(delay).await;
         for clients in [1, 16, 256, 1_024] {

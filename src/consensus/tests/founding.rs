@@ -3,6 +3,7 @@
 use super::*;
 use crate::consensus::FoundError;
 use crate::consensus::ProposeError;
+use crate::consensus::StartError;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_region_founds_commits_and_leads_again_after_a_kill() {
@@ -109,4 +110,24 @@ async fn what_does_not_fit_is_not_founded() {
     founder.found(vec![a.clone()]).await.expect("a cluster");
     let again = founder.found(vec![a, b]).await;
     assert_eq!(again, Err(FoundError::AlreadyFounded));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_contradict_each_other_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = open_store(dir.path(), &name("a")).expect("a store");
+    let voter = store.identity().voter;
+    let end = End {
+        net: Arc::default(),
+        voter,
+        region: name("a"),
+    };
+    let wrong = Settings {
+        election_min: Duration::from_millis(50),
+        heartbeat: Duration::from_millis(60),
+        ..settings()
+    };
+    let journal = Arc::new(Journal::default());
+    let started = Consensus::start(store, voter, name("a"), wrong, Arc::new(end), journal).await;
+    assert!(matches!(started, Err(StartError::Settings(_))));
 }

@@ -153,9 +153,15 @@ async fn answers_come_in_order_and_a_failed_file_refuses() {
     write(store, append(1, 300..301)).await.expect("a write");
     assert_eq!(store.identity().cluster, None);
 
+    let hole = write(store, append(1, 302..303)).await;
+    assert!(matches!(hole, Err(StoreError::Refused { .. })), "{hole:?}");
+    write(store, append(1, 301..303))
+        .await
+        .expect("what was missing");
+
     let store = opened.store.clone();
     store.close().await.expect("an end");
-    let closed = write(&store, append(1, 301..302)).await;
+    let closed = write(&store, append(1, 303..304)).await;
     assert_eq!(closed, Err(StoreError::Closed));
 }
 
