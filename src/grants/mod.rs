@@ -24,6 +24,7 @@
 pub mod account;
 pub mod book;
 pub mod exchange;
+pub mod leader;
 pub mod log_time;
 pub mod message;
 pub mod reservation;

@@ -1,0 +1,2 @@
+//! Figures of strict limits, from the simulator of `tests/sim`.
+fn main() {}
