@@ -23,12 +23,10 @@ use std::panic::catch_unwind;
 use std::time::Duration;
 use std::time::SystemTime;
 
-use model::SECOND;
 use model::Setup;
 use model::World;
 use model::audit::Audit;
-use model::faults::Faults;
-use model::rng::Rng;
+use model::faulty;
 use model::traffic::STEADY;
 use model::traffic::Traffic;
 
@@ -38,11 +36,6 @@ const FOUND: [u64; 0] = [];
 const FIXED: u64 = 60;
 /// How many other seeds are tried each time.
 const FRESH: u64 = 6;
-
-/// A run with faults, as small or large as the seed says.
-fn faulty(seed: u64) -> Setup {
-    model::faulty(seed)
-}
 
 fn run(setup: Setup) -> Audit {
     let mut world = World::new(setup);

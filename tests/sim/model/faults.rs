@@ -46,7 +46,7 @@ pub enum Fault {
 impl Faults {
     /// Everything, as much of it as the seed says.
     pub fn all(rng: &mut Rng) -> Self {
-        let mut some = |most| rng.between(0, most + 1);
+        let mut some = |most: u64| rng.between(0, most + 1);
         Self {
             weather: some(1) == 1,
             crashes: some(4),

@@ -108,7 +108,8 @@ impl World {
         }
         let reading = self.regions[leading.region].clock.reading(self.at);
         let log = leading.clock.read(reading);
-        let delay = self.commit_delay(leading.region).unwrap_or(100 * MS);
+        let region = leading.region;
+        let delay = self.commit_delay(region).unwrap_or(100 * MS);
         let jitter = self.rng.exponential(delay as f64 / 10.0) as u64;
         let last = self.group.pending.back().map_or(0, |last| last.at);
         let at = (self.at + delay + jitter).max(last);
