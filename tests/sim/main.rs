@@ -33,7 +33,7 @@ use model::traffic::Traffic;
 /// Seeds that found something.
 const FOUND: [u64; 0] = [];
 /// How many seeds are always tried.
-const FIXED: u64 = 60;
+const FIXED: u64 = 40;
 /// How many other seeds are tried each time.
 const FRESH: u64 = 6;
 

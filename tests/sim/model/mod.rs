@@ -111,6 +111,8 @@ pub fn faulty(seed: u64) -> Setup {
     let window = rng.between(4, 31) * SECOND;
     let quota = [5, 40, 300, 1_500][rng.between(0, 4) as usize];
     let load = [0.5, 0.9, 2.0, 5.0][rng.between(0, 4) as usize];
+    // No more than some 100 units a second, for the simulation's sake.
+    let load = f64::min(load, 100.0 * (window / SECOND) as f64 / quota as f64);
     let mut setup = Setup::new(seed, quota, load, traffic);
     setup.regions = [1, 3, 5, 5][rng.between(0, 4) as usize];
     setup.counters = rng.between(1, 3) as usize;
@@ -163,6 +165,8 @@ pub enum Event {
         check: u64,
         account: Box<Account>,
         verdict: Verdict,
+        /// When it was given.
+        given: u64,
     },
     GiveUp {
         holder: Holder,
@@ -335,7 +339,8 @@ impl World {
                 check,
                 account,
                 verdict,
-            } => self.woken(&holder, check, &account, verdict),
+                given,
+            } => self.woken(&holder, check, &account, verdict, given),
             Event::GiveUp { holder, check } => self.give_up(&holder, check),
             Event::Pulse(holder) => self.pulse(&holder),
             Event::TickLeader(serial) => self.tick_leader(serial),

@@ -276,6 +276,7 @@ impl World {
                         check: ticket.0,
                         account: Box::new(account.clone()),
                         verdict,
+                        given: self.at,
                     };
                     self.schedule(self.at + 1_000, event);
                 }
@@ -608,7 +609,14 @@ impl World {
         }
     }
 
-    pub fn woken(&mut self, holder: &Holder, id: u64, account: &Account, verdict: Verdict) {
+    pub fn woken(
+        &mut self,
+        holder: &Holder,
+        id: u64,
+        account: &Account,
+        verdict: Verdict,
+        given: u64,
+    ) {
         let Some(check) = self
             .process(holder)
             .and_then(|process| process.checks.get_mut(&id))
@@ -641,7 +649,7 @@ impl World {
                     .and_then(|process| process.seats.get(account));
                 let answered = seat.and_then(|seat| seat.answered);
                 assert!(
-                    answered.is_none_or(|answered| answered <= came + 1_000),
+                    answered.is_none_or(|answered| answered < came || answered > given),
                     "S10: out of reach, and yet a leader answered"
                 );
                 self.audit.out_of_reach += 1;

@@ -87,7 +87,10 @@ impl Source {
             Traffic::Flash => {
                 let begin = at / self.window * self.window;
                 let lasts = SECOND / 5;
-                if self.region != 1 % self.regions || at - begin >= lasts {
+                if self.region != 1 % self.regions {
+                    return (0.0, u64::MAX);
+                }
+                if at - begin >= lasts {
                     return (0.0, begin + self.window);
                 }
                 let factor = self.window as f64 / lasts as f64;
