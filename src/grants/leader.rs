@@ -15,7 +15,7 @@
 //! - *Dry* is said only when the plan is empty and a check waits, never before an entry in flight that
 //!   grants to the same region was applied, and lasts a second at most.
 //! - Spent units are no reason for an entry: they ride in those that go, or in one of their own within
-//!   [`TOLD_EXACT_WITHIN`](desk::TOLD_EXACT_WITHIN). Refusals are never entries.
+//!   a second. Refusals are never entries.
 //! - All is bounded: windows, charges, entries in flight per window, asks that wait for an answer.
 //!
 //! Files: `desk` (one window, and the plan), `serve` (what a window does next), `charges` (what is decided

@@ -109,7 +109,7 @@ enum Entry {
 
 #[derive(Clone, Debug)]
 enum Notice {
-    Applied(u64, Transfer, Result<Transferred, NotTaken>),
+    Applied(u64, Box<Transfer>, Result<Transferred, NotTaken>),
     /// With the units that the book did not charge.
     Charged(u64, u64),
 }
@@ -333,7 +333,7 @@ impl World {
             Some(Entry::Transfer(ticket, transfer)) => {
                 let outcome = self.book.transfer(self.now.log, &transfer, self.quota);
                 self.notices
-                    .push_back(Notice::Applied(ticket, transfer, outcome));
+                    .push_back(Notice::Applied(ticket, Box::new(transfer), outcome));
             }
             Some(Entry::Charge(ticket, charge)) => {
                 let outcome = self.book.charge(self.now.log, &[(&charge, self.quota)]);
