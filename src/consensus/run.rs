@@ -161,6 +161,14 @@ impl Inner {
             }
             self.stop(running.number, "it starts again");
         }
+        let started = self.start_after_end().await;
+        if let Err(error) = &started {
+            *self.fault.lock() = Some(error.to_string());
+        }
+        started
+    }
+
+    async fn start_after_end(self: &Arc<Self>) -> Result<(), StartError> {
         let ending = self.ending.lock().take();
         if let Some(ending) = ending {
             timeout(STOP_TIMEOUT, ending.raft.shutdown()).await.ok();
