@@ -183,9 +183,21 @@ impl Region {
     async fn probe(&self) {
         if self.store.is_failed() {
             match self.store.probe().await {
-                Ok(()) => tracing::info!("the store can be written again"),
+                Ok(()) => {
+                    tracing::info!("the store can be written again");
+                    self.restart_consensus().await;
+                }
                 Err(error) => tracing::warn!(%error, "the store still cannot be written"),
             }
+        }
+    }
+
+    /// The log stopped with the store; it goes on from what the store holds.
+    async fn restart_consensus(&self) {
+        if let Some(consensus) = self.consensus()
+            && let Err(error) = consensus.restart().await
+        {
+            tracing::warn!(%error, "the replicated log does not start again yet");
         }
     }
 
