@@ -130,6 +130,8 @@ pub struct Region {
     consensus: OnceLock<Consensus>,
     meters: ArcSwap<HashTable<Metered>>,
     hasher: RandomState,
+    /// Whether the store has failed since the log last started.
+    pub(super) log_stopped: AtomicBool,
     draining: AtomicBool,
     manual_set: AtomicBool,
     refused_keys_told: AtomicU64,
@@ -204,6 +206,7 @@ impl Region {
             consensus: OnceLock::new(),
             meters: ArcSwap::default(),
             hasher: RandomState::with_seeds(1, 2, 3, 4),
+            log_stopped: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             manual_set: AtomicBool::new(false),
             refused_keys_told: AtomicU64::new(0),
