@@ -101,7 +101,7 @@ struct Places<'a, 'b> {
     region: &'a Region,
     parts: &'a Parts<'b>,
     waiter: Waiter,
-    verdicts: mpsc::UnboundedReceiver<(Ticket, Verdict)>,
+    verdicts: mpsc::Receiver<(Ticket, Verdict)>,
     tickets: SmallVec<[Option<Ticket>; 2]>,
 }
 

@@ -51,10 +51,12 @@ use crate::region::rejections::Rejections;
 use crate::region::replica::Replica;
 use crate::region::requests::Requests;
 use crate::region::reservations::Reservations;
+use crate::store::Change;
 use crate::store::Opened;
 use crate::store::Sink;
 use crate::store::Snapshot;
 use crate::store::Store;
+use crate::store::StoreError;
 use crate::store::StoredChange;
 use crate::telemetry::meters::LimitMeters;
 use crate::telemetry::metrics::Metrics;
@@ -303,6 +305,30 @@ impl Region {
             .await
             .is_ok()
             && !self.store.is_failed()
+    }
+
+    /// Puts the catalogue beside the log on disk: a directory that is restored from a backup begins with it.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn keep_catalogue(&self) -> Result<(), StoreError> {
+        let catalogue = self.replica.catalogue();
+        let body = serde_json::to_vec(&*catalogue).map_err(|error| StoreError::Refused {
+            reason: error.to_string(),
+        })?;
+        let kept = self.store.append_change(Change {
+            index: catalogue.version(),
+            at: self.clock.now(),
+            author: "backup".to_owned(),
+            summary: "the catalogue as it was backed up".to_owned(),
+            entry: Vec::new(),
+            snapshot: Some(body),
+        });
+        match kept.await {
+            // This version, or a newer one, is there already.
+            Ok(()) | Err(StoreError::Refused { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether each condition for serving is met. A peer out of reach is none of them.
