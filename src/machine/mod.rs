@@ -127,6 +127,10 @@ impl Machine {
         let reply = match &payload.command {
             Command::Found { cluster, adopted } => self.found(*cluster, adopted.as_deref()),
             Command::Enroll(holder) => self.enroll(holder),
+            Command::Depart(region) => {
+                self.book.depart(self.log_time, region);
+                Reply::Done
+            }
             Command::Prefer(region) => {
                 self.preference.clone_from(region);
                 Reply::Done

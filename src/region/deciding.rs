@@ -182,9 +182,26 @@ impl Region {
         };
         let policy_decided = parts.led.iter().any(|place| outcome.items[*place].degraded);
         if !outcome.allowed || parts.led.is_empty() || policy_decided {
+            self.debts.note(request, &outcome);
             return Ended::Decided(outcome);
         }
-        self.have_charged(request, &parts, terms, outcome).await
+        let ended = self.have_charged(request, &parts, terms, outcome).await;
+        let Ended::Decided(mut outcome) = ended else {
+            return ended;
+        };
+        self.debts.note(request, &outcome);
+        if needs_disk && outcome.allowed && !outcome.records.is_empty() {
+            // The log has its part; this region's own part is on disk before the answer too.
+            let Together { hold, answer } = together(&outcome);
+            let records = std::mem::take(&mut outcome.records);
+            if self.keep(request.now, records, hold, answer).await.is_err() {
+                for (told, item) in outcome.items.iter_mut().zip(request.items) {
+                    *told = strict::unknown(item.limit, request.now);
+                }
+                outcome = settled(outcome);
+            }
+        }
+        Ended::Decided(outcome)
     }
 
     /// The part that this region decides: reservations and local limits.

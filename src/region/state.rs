@@ -43,6 +43,7 @@ use crate::region::config::CheckAuth;
 use crate::region::config::Config;
 use crate::region::config::HeaderStyles;
 use crate::region::config::secret::Secret;
+use crate::region::debts::Debts;
 use crate::region::entropy;
 use crate::region::faults::Faults;
 use crate::region::outbox::Letter;
@@ -94,6 +95,11 @@ pub struct Region {
     pub reservations: Reservations,
     /// Its requests to the log.
     pub requests: Requests,
+    /// What strict limits let through while the leader was out of reach.
+    pub debts: Debts,
+    /// Whether a majority has been heard lately while this region leads: without one it does not speak as the
+    /// leader.
+    pub has_majority: AtomicBool,
     /// What its machines want told.
     pub outbox: Outbox,
     /// Whether this process has enrolled: from then on it can be granted units.
@@ -188,6 +194,8 @@ impl Region {
             replica: Arc::new(Replica::new()),
             reservations: Reservations::new(holder, seed()),
             requests: Requests::default(),
+            debts: Debts::default(),
+            has_majority: AtomicBool::new(true),
             outbox,
             enrolled: watch::Sender::new(false),
             adopted: Mutex::new(adopted),

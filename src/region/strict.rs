@@ -265,7 +265,10 @@ impl Region {
             return None;
         }
         match self.step(request, parts, &[]) {
-            Stepped::Decided(outcome) => Some(outcome),
+            Stepped::Decided(outcome) => {
+                self.debts.note(request, &outcome);
+                Some(outcome)
+            }
             Stepped::Short(_) => None,
         }
     }
