@@ -170,6 +170,12 @@ pub async fn join(
     .await
     .context("the replicated log in log.db")?;
     region.set_consensus(consensus);
+    if config.peers.len() == 1 {
+        tracing::warn!(
+            "a cluster of two regions: the loss of either stops strict limits and changes of the catalogue until it \
+             is back; a third region prevents that"
+        );
+    }
     tokio::spawn(Arc::clone(region).deliver(letters));
     tokio::spawn(Arc::clone(region).take_part(stopped.clone()));
     Ok(peers)
