@@ -2,7 +2,8 @@
 //!
 //! A waiter is *asleep* until the units that it needs are there, then it is *woken* and they are kept for
 //! it. One that was woken and still lacks another limit is *passed over*: nothing is kept for it and it
-//! blocks nobody, but its place and its deadline stay.
+//! blocks nobody, but its place and its deadline stay. One that was woken and does not come back by its
+//! deadline is *late*: nothing is kept or asked for it, and it is forgotten a while later.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -10,11 +11,15 @@ use std::collections::BTreeSet;
 use crate::domain::time::Span;
 use crate::grants::reservation::Ticket;
 
+/// How long one that is late is remembered, so that it is still known what it was told.
+const LATE_KEPT: Span = Span::from_seconds(10);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Asleep,
     Woken,
     Passed,
+    Late,
 }
 
 /// One check that waits.
@@ -25,6 +30,16 @@ pub(super) struct Waiter {
     pub(super) came: Span,
     deadline: Span,
     state: State,
+}
+
+impl Waiter {
+    /// When to look at it again.
+    fn due(&self) -> Span {
+        match self.state {
+            State::Late => self.deadline.plus(LATE_KEPT),
+            State::Asleep | State::Woken | State::Passed => self.deadline,
+        }
+    }
 }
 
 /// All that wait.
@@ -45,7 +60,7 @@ impl Queue {
         self.order.is_empty()
     }
 
-    /// Units that all waiters need together.
+    /// Units that all waiters need together, but for those that are late.
     pub(super) fn units(&self) -> u64 {
         u64::try_from(self.units).unwrap_or(u64::MAX)
     }
@@ -143,15 +158,25 @@ impl Queue {
         self.leave(place)
     }
 
-    /// Takes out the first whose deadline is at or before `boot`; with it, whether it was woken.
-    pub(super) fn overdue(&mut self, boot: Span) -> Option<(Waiter, bool)> {
-        let (deadline, place) = *self.deadlines.first()?;
-        if deadline > boot {
-            return None;
+    /// Takes out the first whose deadline is at or before `boot` and that was not told to try again. What is
+    /// kept for those that were is free.
+    pub(super) fn overdue(&mut self, boot: Span) -> Option<Waiter> {
+        loop {
+            let (due, place) = *self.deadlines.first()?;
+            if due > boot {
+                return None;
+            }
+            let mut waiter = self.leave(place)?;
+            if waiter.state == State::Woken {
+                waiter.state = State::Late;
+                self.enter(place, waiter);
+                continue;
+            }
+            self.places.remove(&waiter.ticket);
+            if waiter.state != State::Late {
+                return Some(waiter);
+            }
         }
-        let waiter = self.leave(place)?;
-        self.places.remove(&waiter.ticket);
-        Some((waiter, waiter.state == State::Woken))
     }
 
     /// Takes out everybody asleep, in order.
@@ -194,28 +219,32 @@ impl Queue {
     }
 
     fn enter(&mut self, place: u64, waiter: Waiter) {
-        self.units += u128::from(waiter.units);
-        self.deadlines.insert((waiter.deadline, place));
+        if waiter.state != State::Late {
+            self.units += u128::from(waiter.units);
+        }
+        self.deadlines.insert((waiter.due(), place));
         match waiter.state {
             State::Asleep => {
                 self.asleep.insert((waiter.units, place));
             }
             State::Woken => self.promised += u128::from(waiter.units),
-            State::Passed => {}
+            State::Passed | State::Late => {}
         }
         self.order.insert(place, waiter);
     }
 
     fn leave(&mut self, place: u64) -> Option<Waiter> {
         let waiter = self.order.remove(&place)?;
-        self.units -= u128::from(waiter.units);
-        self.deadlines.remove(&(waiter.deadline, place));
+        if waiter.state != State::Late {
+            self.units -= u128::from(waiter.units);
+        }
+        self.deadlines.remove(&(waiter.due(), place));
         match waiter.state {
             State::Asleep => {
                 self.asleep.remove(&(waiter.units, place));
             }
             State::Woken => self.promised -= u128::from(waiter.units),
-            State::Passed => {}
+            State::Passed | State::Late => {}
         }
         Some(waiter)
     }

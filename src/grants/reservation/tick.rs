@@ -63,13 +63,8 @@ impl Reservation {
         let Some(queue) = &mut self.queue else {
             return;
         };
-        let mut has_left = false;
-        while let Some((waiter, was_woken)) = queue.overdue(now.boot) {
-            has_left = true;
-            if was_woken {
-                // It has its verdict.
-                continue;
-            }
+        let before = queue.first_deadline();
+        while let Some(waiter) = queue.overdue(now.boot) {
             let free = match &self.current {
                 Some(held) if held.is_usable(now.boot) => {
                     held.units().saturating_sub(queue.promised())
@@ -90,7 +85,7 @@ impl Reservation {
             };
             out.push(Effect::Wake(waiter.ticket, verdict));
         }
-        if has_left {
+        if queue.first_deadline() != before {
             self.serve(now, out);
             self.return_surplus(now, out);
         }
