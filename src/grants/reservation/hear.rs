@@ -82,7 +82,9 @@ impl Reservation {
         Some(now.boot.minus(flight.sent))
     }
 
-    /// Takes in why an ask can get no answer. The exchange has heard its stamp before.
+    /// Takes in why an ask can get no answer. The exchange has heard its stamp before. The caller drops a
+    /// [`Why::Changed`] to a version that it has: then the leader is the one that lags, and an answer comes
+    /// when it, or another, has caught up.
     pub fn refused(&mut self, refused: &Refused, now: &Now<'_>, out: &mut Vec<Effect>) {
         self.settle(now);
         if !self.is_ours(&refused.holder, &refused.account) {

@@ -138,6 +138,7 @@ impl Reservation {
             .as_ref()
             .is_some_and(|held| held.is_usable(now.boot));
         let begins = if is_running { Span::MAX } else { begins };
-        deadline.min(begins).min(self.next_ask(now))
+        let rest = queue.next_rest(now.boot).unwrap_or(Span::MAX);
+        deadline.min(begins).min(rest).min(self.next_ask(now))
     }
 }

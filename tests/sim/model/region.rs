@@ -1,7 +1,6 @@
 //! A region: its process, what the process holds, and the checks that wait there.
 
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 
 use highwater::domain::time::Span;
 use highwater::domain::time::WindowId;
@@ -12,6 +11,7 @@ use highwater::grants::exchange::Exchange;
 use highwater::grants::message::Pulse;
 use highwater::grants::message::ToLeader;
 use highwater::grants::message::ToRegion;
+use highwater::grants::message::Why;
 use highwater::grants::reservation::Effect;
 use highwater::grants::reservation::Now;
 use highwater::grants::reservation::Reservation;
@@ -74,7 +74,8 @@ pub struct Check {
     items: Vec<(usize, u64)>,
     came: u64,
     deadline: Span,
-    waits_at: BTreeSet<Account>,
+    /// Where it waits, since when.
+    waits_at: BTreeMap<Account, u64>,
     /// It waits for this version of the catalogue.
     parked: Option<u64>,
 }
@@ -382,6 +383,12 @@ impl World {
         if let Some(stamp) = stamp {
             process.exchange.heard(&stamp, boot);
         }
+        let known = process.catalogue.as_ref().map_or(0, |known| known.version);
+        if let ToRegion::Refused(refused) = message
+            && matches!(refused.why, Why::Changed { version } if version <= known)
+        {
+            return;
+        }
         let term = process.exchange.term();
         let Some(seat) = process.seats.get_mut(account) else {
             return;
@@ -453,7 +460,7 @@ impl World {
             items,
             came: at,
             deadline: boot.plus(wait.min(process.exchange.max_wait())),
-            waits_at: BTreeSet::new(),
+            waits_at: BTreeMap::new(),
             parked: None,
         };
         process.checks.insert(id, check);
@@ -512,13 +519,14 @@ impl World {
             self.end_check(holder, id, false);
             return Decided::Refused;
         }
+        let at = self.at;
         for ((account, units), spend) in items.iter().zip(said) {
-            if spend == Spend::Short || check.waits_at.contains(account) {
+            if spend == Spend::Short || check.waits_at.contains_key(account) {
                 if let Some(check) = self
                     .process(holder)
                     .and_then(|process| process.checks.get_mut(&id))
                 {
-                    check.waits_at.insert(account.clone());
+                    check.waits_at.entry(account.clone()).or_insert(at);
                 }
                 self.seat(holder, account, |reservation, now, out| {
                     reservation.wait(Ticket(id), *units, check.deadline, now, out);
@@ -597,7 +605,7 @@ impl World {
         self.audit.local += u64::from(is_local);
         self.audit.granted += u64::from(is_granted);
         self.audit.granted_local += u64::from(is_local && is_granted);
-        for account in &check.waits_at {
+        for account in check.waits_at.keys() {
             self.seat(holder, account, |reservation, now, out| {
                 reservation.done(Ticket(id), now, out);
             });
@@ -623,7 +631,8 @@ impl World {
         else {
             return;
         };
-        let (came, items) = (check.came, check.items.clone());
+        let items = check.items.clone();
+        let since = check.waits_at.get(account).copied().unwrap_or(check.came);
         if verdict != Verdict::Retry {
             check.waits_at.remove(account);
         }
@@ -649,8 +658,9 @@ impl World {
                     .and_then(|process| process.seats.get(account));
                 let answered = seat.and_then(|seat| seat.answered);
                 assert!(
-                    answered.is_none_or(|answered| answered < came || answered > given),
-                    "S10: out of reach, and yet a leader answered"
+                    answered.is_none_or(|answered| answered < since || answered >= given),
+                    "S10: out of reach at {given}, and yet a leader answered at {answered:?}: {holder:?} waits \
+                     since {since} for {account:?}"
                 );
                 self.audit.out_of_reach += 1;
                 self.end_check(holder, id, false);
