@@ -34,7 +34,7 @@ use model::traffic::Traffic;
 /// Seeds that found something.
 const FOUND: [u64; 4] = [103, 1156, 1209, 1247];
 /// How many seeds are always tried.
-const FIXED: u64 = 90;
+const FIXED: u64 = 300;
 /// How many other seeds are tried each time.
 const FRESH: u64 = 10;
 
