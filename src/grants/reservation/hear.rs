@@ -82,7 +82,9 @@ impl Reservation {
         Some(now.boot.minus(flight.sent))
     }
 
-    /// Takes in why an ask can get no answer. The exchange has heard its stamp before.
+    /// Takes in why an ask can get no answer. The exchange has heard its stamp before. The caller drops a
+    /// [`Why::Changed`] to a version that it has: then the leader is the one that lags, and an answer comes
+    /// when it, or another, has caught up.
     pub fn refused(&mut self, refused: &Refused, now: &Now<'_>, out: &mut Vec<Effect>) {
         self.settle(now);
         if !self.is_ours(&refused.holder, &refused.account) {
@@ -211,7 +213,8 @@ impl Reservation {
         let free = held.units().saturating_sub(promised);
         if has_come {
             held.dry = None;
-            let is_short = u128::from(free) * 10 < u128::from(self.target) * 9;
+            // Short of what was asked: what is worth holding may have risen since.
+            let is_short = held.received < held.asked.want_to.saturating_sub(self.target / 10);
             held.low_cap = if is_short { free.div_ceil(2) } else { u64::MAX };
         } else if dry.is_none() {
             held.low_cap = held.low_cap.min(free.div_ceil(2));
@@ -271,14 +274,13 @@ fn heard_dry(dry: Dry, stamp: &LogStamp, now: &Now<'_>) -> Option<DryWord> {
     }
     let lasts = dry.lasts.min(DRY_MAX);
     let ends: Timestamp = stamp.log_time.plus(lasts);
-    let until = now
+    let is_over = now
         .exchange
         .not_after(ends)
-        .unwrap_or(Span::MAX)
-        .min(now.boot.plus(lasts));
+        .is_some_and(|over| over <= now.boot);
     let recall = now.exchange.slowest_refill().plus(RECALL_MARGIN);
-    (until > now.boot).then(|| DryWord {
-        until,
+    (!is_over).then(|| DryWord {
+        until: now.boot.plus(lasts),
         recalling_until: dry.recalling.then(|| now.boot.plus(recall)),
     })
 }

@@ -39,6 +39,8 @@ pub(super) struct Told {
 pub(super) struct Asked {
     /// The highest `need_to` that was sent.
     pub(super) need_to: u64,
+    /// What was wanted by the last ask.
+    pub(super) want_to: u64,
     /// When the last ask was sent.
     pub(super) last: Option<Span>,
 }

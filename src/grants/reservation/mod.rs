@@ -414,7 +414,7 @@ impl Reservation {
         };
         if held.is_usable(now.boot) {
             let free = held.units().saturating_sub(queue.promised());
-            queue.wake(free, |ticket| {
+            queue.wake(free, now.boot, |ticket| {
                 out.push(Effect::Wake(ticket, Verdict::Retry));
             });
         }

@@ -55,7 +55,6 @@ pub struct Audit {
     pub unavailable: u64,
     pub keyed: u64,
     pub keyed_charged: u64,
-    pub keyed_unknown: u64,
     pub refunds: u64,
     pub entries: u64,
     pub faults: BTreeMap<&'static str, u64>,

@@ -1,13 +1,15 @@
 //! Regions with the real machines of `highwater::grants` over a model of the Raft group, in virtual time.
 //!
-//! `World` owns everything and takes one event after another. Files: `region` (a process and its checks),
-//! `leading` (a leader region), `group` (the log: what commits when, who leads), `replica` (what the log
+//! `World` owns everything and takes one event after another. Files: `region` (a process and what it holds),
+//! `checks`, `keyed`, `leading` (a leader region), `group` (the log: what commits when, who leads), `replica` (what the log
 //! drives), `net`, `clock`, `traffic`, `faults`, `audit`.
 
 pub mod audit;
+pub mod checks;
 pub mod clock;
 pub mod faults;
 pub mod group;
+pub mod keyed;
 pub mod leading;
 pub mod net;
 pub mod region;
@@ -111,8 +113,8 @@ pub fn faulty(seed: u64) -> Setup {
     let window = rng.between(4, 31) * SECOND;
     let quota = [5, 40, 300, 1_500][rng.between(0, 4) as usize];
     let load = [0.5, 0.9, 2.0, 5.0][rng.between(0, 4) as usize];
-    // No more than some 100 units a second, for the simulation's sake.
-    let load = f64::min(load, 100.0 * (window / SECOND) as f64 / quota as f64);
+    // No more than some 80 units a second, for the simulation's sake.
+    let load = f64::min(load, 80.0 * (window / SECOND) as f64 / quota as f64);
     let mut setup = Setup::new(seed, quota, load, traffic);
     setup.regions = [1, 3, 5, 5][rng.between(0, 4) as usize];
     setup.counters = rng.between(1, 3) as usize;
