@@ -50,6 +50,8 @@ pub enum Command {
     GiveBack(GiveBack),
     /// A hold lasts longer.
     Renew(Renew),
+    /// A region is no member any more: nothing is granted to it, and what it holds is stranded.
+    Depart(RegionName),
 }
 
 /// What came of an entry.

@@ -3,7 +3,7 @@
 //! - [`config`]: the region's file, the environment and the flags, resolved into one value.
 //! - [`clock`]: the only reader of the clock. [`entropy`]: the only source of randomness.
 //! - [`state`]: the parts of a region. [`cluster`]: belonging to one. [`replica`]: its copy of what the log
-//!   drives. [`proposals`]: the way into the log.
+//!   drives. [`proposals`]: the way into the log. [`moves`]: planned moves. [`progress`]: how far the members are.
 //! - [`strict`], [`deciding`]: checks of strict limits. [`reservations`]: what is held of them. [`leading`]: the
 //!   leader's half. [`outbox`]: words between the two. [`requests`]: numbers of requests to the log.
 //! - [`decide`]: a check with a disk behind it. [`observe`]: what metrics and logs are told of it.
@@ -19,8 +19,10 @@ pub mod entropy;
 pub mod faults;
 pub mod leading;
 pub mod links;
+pub mod moves;
 pub mod observe;
 pub mod outbox;
+pub mod progress;
 pub mod proposals;
 pub mod rejections;
 pub mod replica;
