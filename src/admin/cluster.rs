@@ -249,17 +249,14 @@ pub async fn cluster(
         let preference = core.machine.preference().map(ToString::to_string);
         (preference, core.machine.book().counters())
     };
+    let cluster_id = region.cluster_id();
     let now = region.clock.now();
     Ok(Json(ClusterStatus {
         region: region.name.to_string(),
         version: env!("CARGO_PKG_VERSION"),
         ready: region.readiness().iter().all(|(_, met)| *met),
         draining: region.is_draining(),
-        cluster_id: region
-            .store
-            .identity()
-            .cluster
-            .map(|id| format!("{id:016x}")),
+        cluster_id: cluster_id.map(|id| format!("{id:016x}")),
         role: own.map_or(Role::Waiting, |own| own.role),
         term: log.term,
         leader: log.leader.as_ref().map(|leader| leader.region.to_string()),

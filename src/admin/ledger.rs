@@ -200,9 +200,8 @@ pub async fn read(
         let view = region.view();
         let tenant_view = resolve::tenant(&view, tenant.as_str())?;
         let found = resolve::limit(tenant_view, tenant.as_str(), limit.as_str())?;
-        let key = resolve::key(found, wanted.key.as_deref())?;
-        check_kind(&limit, found.at(key, now).0)?;
-        key.to_owned()
+        check_kind(&limit, &found.limit)?;
+        resolve::key(found, wanted.key.as_deref())?.to_owned()
     };
     let proof = {
         let core = region.replica.core();

@@ -50,6 +50,8 @@ const TICK_INTERVAL: Duration = Duration::from_millis(5);
 const PREFERRED_SURVEYS: u32 = 10;
 /// After a hand-over the leader waits for so many surveys before it tries another.
 const TRANSFER_PAUSE_SURVEYS: u32 = 60;
+/// How often a region that wants to enroll looks whether its cluster has a name.
+const ENROLL_STEP: Duration = Duration::from_millis(5);
 /// How long one try to enroll may take.
 const ENROLL_DEADLINE: Span = Span::from_seconds(5);
 /// A region without peers founds its cluster in this time.
@@ -290,6 +292,10 @@ impl Region {
     /// Enrolls this process, and again when its region was let go and taken in again.
     async fn enroll(self: Arc<Self>) {
         let holder = self.reservations.holder();
+        // The entry that names the cluster brings the catalogue that a directory had before.
+        while self.replica.core().machine.cluster().is_none() {
+            tokio::time::sleep(ENROLL_STEP).await;
+        }
         loop {
             let command = Command::Enroll(holder.clone());
             match self.propose(command, ENROLL_DEADLINE).await {
@@ -377,14 +383,19 @@ impl Region {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if self.clock.is_manual() {
-                self.reservations.follow(self.clock.now());
-            }
-            let mut effects = Vec::new();
-            self.reservations.tick(self.clock.boot(), &mut effects);
-            self.carry_out(effects);
-            self.tick_leader();
+            self.let_time_pass();
         }
+    }
+
+    /// What time brings for reservations and for the leader.
+    pub fn let_time_pass(&self) {
+        if self.clock.is_manual() {
+            self.reservations.follow(self.clock.now());
+        }
+        let mut effects = Vec::new();
+        self.reservations.tick(self.clock.boot(), &mut effects);
+        self.carry_out(effects);
+        self.tick_leader();
     }
 
     async fn look_after_members(self: Arc<Self>) {

@@ -313,11 +313,17 @@ impl Region {
             && !self.store.is_failed()
     }
 
+    /// The id of the cluster that this region belongs to, or has belonged to before it started.
+    pub fn cluster_id(&self) -> Option<u64> {
+        let kept = self.store.identity().cluster;
+        kept.or_else(|| self.replica.core().machine.cluster())
+    }
+
     /// Whether each condition for serving is met. A peer out of reach is none of them, but for a region that
     /// has never belonged to a cluster: it has no catalogue to serve by.
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         [
-            match self.store.identity().cluster {
+            match self.cluster_id() {
                 Some(_) => ("catalogue", true),
                 None => (NO_CLUSTER, false),
             },
@@ -339,6 +345,8 @@ impl Region {
     /// Notes that the manual clock tells a time that somebody chose.
     pub fn note_clock_set(&self) {
         self.manual_set.store(true, Ordering::Relaxed);
+        // The next check must not find the windows of the time before.
+        self.let_time_pass();
     }
 
     /// Whether the clock tells a time that things may expire by.
