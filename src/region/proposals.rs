@@ -134,9 +134,15 @@ impl Region {
     ) -> Result<Done, ProposeError> {
         let started = self.clock.stopwatch();
         let mut why = "no region leads at the moment".to_owned();
+        // A move may take long once it has begun; for somebody to begin it nobody waits as long.
+        let patience = if asked.is_worth_another_try() {
+            deadline
+        } else {
+            deadline.min(WRITE_DEADLINE)
+        };
         loop {
             let left = deadline.minus(started.elapsed());
-            if left.is_zero() {
+            if patience.minus(started.elapsed()).is_zero() {
                 return Err(ProposeError::Unavailable(why));
             }
             match self.try_ask(&asked, left).await? {
