@@ -307,10 +307,6 @@ fn a_bad_part_refuses_the_whole_document() {
             "mode",
         ),
         (
-            json!({ "algorithm": "fixed_window", "quota": 5, "window": "1s", "mode": "strict" }),
-            "mode",
-        ),
-        (
             json!({ "algorithm": "fixed_window", "quota": 5, "window": "1s", "mode": "approximate" }),
             "mode",
         ),
