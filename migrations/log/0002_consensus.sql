@@ -33,6 +33,7 @@ CREATE TABLE raft_log (
 -- The newest snapshot of what the log drives.
 CREATE TABLE raft_snapshot (
     one  INTEGER PRIMARY KEY CHECK (one = 1),
+    idx  INTEGER NOT NULL,  -- of the newest entry in it
     meta BLOB    NOT NULL,
     body BLOB    NOT NULL
 ) STRICT;

@@ -339,6 +339,12 @@ pub async fn backup(
             "the store cannot be written at the moment".to_owned(),
         ));
     }
+    // The log stays out of a backup, since a restored region must not vote by it: what it made of the
+    // catalogue goes in instead.
+    region
+        .keep_catalogue()
+        .await
+        .map_err(|error| failed(error.to_string()))?;
     let path = region.data_dir.join(format!(
         "backup-{:016x}.tmp",
         crate::region::entropy::bits64()

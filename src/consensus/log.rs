@@ -38,7 +38,7 @@ use crate::store::StoredVote;
 const TAIL_ENTRIES_MAX: usize = 16_384;
 const TAIL_BYTES_MAX: usize = 16 << 20;
 /// Bytes of entries in one message to a follower; far below what the wire carries.
-const REPLICATED_BYTES_MAX: usize = 1 << 20;
+const REPLICATED_BYTES_MAX: usize = 512 << 10;
 /// First byte of an entry on disk.
 const ENTRY_FORMAT: u8 = 1;
 
@@ -392,7 +392,9 @@ impl RaftLogStorage<TypeConfig> for Log {
                 tail.bytes = tail.bytes.saturating_sub(newest.bytes);
                 tail.recent.pop_back();
             }
-            tail.last = last_log_id;
+            if tail.end() > start {
+                tail.last = last_log_id;
+            }
         }
         self.write(RaftWrite::Truncate { after }).await
     }

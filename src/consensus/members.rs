@@ -257,11 +257,9 @@ async fn settle(inner: &Inner, stays: impl Fn(&Member) -> bool) -> Result<(), Pr
         Ok((!gone.is_empty()).then_some((ChangeMembers::RemoveNodes(gone), true)))
     };
     while change(inner, step).await? {}
-    let known = inner.running().map(|running| {
-        let metrics = running.raft.metrics();
-        let members = metrics.borrow_watched().membership_config.clone();
-        members
-    });
+    let known = inner
+        .running()
+        .map(|running| Arc::clone(&running.raft.metrics().borrow_watched().membership_config));
     if let Some(known) = known {
         inner.reach.retain(|voter| known.get_node(&voter).is_some());
     }
@@ -285,5 +283,44 @@ async fn caught_up(inner: &Inner, voter: u64) -> Result<(), ProposeError> {
             }
         }
         metrics.changed().await.map_err(|_| stopped())?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(names: &str) -> Vec<Member> {
+        let member = |name: char| Member {
+            voter: u64::from(u32::from(name)),
+            region: RegionName::new(&name.to_string()).expect("a name"),
+            url: String::new(),
+        };
+        names.chars().map(member).collect()
+    }
+
+    fn chosen(names: &str, vote_now: &str, leader: char) -> String {
+        let is_voting = |member: &Member| vote_now.contains(member.region.as_str());
+        let voters = choose_voters(&members(names), is_voting, u64::from(u32::from(leader)));
+        voters
+            .into_iter()
+            .filter_map(|voter| char::from_u32(u32::try_from(voter).ok()?))
+            .collect()
+    }
+
+    #[test]
+    fn voters_are_odd_or_two_and_change_as_little_as_possible() {
+        let numbers = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(voters_of);
+        assert_eq!(numbers, [0, 1, 2, 3, 3, 5, 5, 7, 7]);
+        assert_eq!(chosen("abcd", "abcd", 'a'), "abc", "the last names listen");
+        assert_eq!(chosen("abcd", "abcd", 'd'), "abd", "the leader stays");
+        assert_eq!(chosen("abcd", "bcd", 'c'), "bcd", "who votes stays");
+        assert_eq!(
+            chosen("abcde", "bcd", 'c'),
+            "abcde",
+            "who listened comes in"
+        );
+        assert_eq!(chosen("ab", "b", 'b'), "ab");
+        assert_eq!(chosen("a", "a", 'a'), "a");
     }
 }

@@ -145,8 +145,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(250),
-            election_min: Duration::from_millis(750),
-            election_max: Duration::from_millis(1_250),
+            election_min: Duration::from_millis(700),
+            election_max: Duration::from_millis(1_000),
             propose_timeout: Duration::from_secs(5),
             change_timeout: Duration::from_secs(30),
             snapshot_entries: 20_000,
@@ -243,6 +243,8 @@ pub(crate) struct Inner {
     changing: tokio::sync::Mutex<()>,
     starting: tokio::sync::Mutex<()>,
     running: Mutex<Option<Arc<Running>>>,
+    /// The instance before, until it has surely ended.
+    ending: Mutex<Option<Arc<Running>>>,
     instances: AtomicU64,
     leadership: watch::Sender<Leadership>,
     fault: Mutex<Option<String>>,
@@ -277,6 +279,7 @@ impl Consensus {
             changing: tokio::sync::Mutex::default(),
             starting: tokio::sync::Mutex::default(),
             running: Mutex::new(None),
+            ending: Mutex::new(None),
             instances: AtomicU64::new(0),
             leadership: watch::Sender::new(Leadership::default()),
             fault: Mutex::new(None),
@@ -299,6 +302,10 @@ impl Consensus {
     ///
     /// Call it in the order of arrival: the call itself puts the message in the queue, the future only waits
     /// for the answer and may be polled anywhere. Must be called inside the runtime.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "what is received is given away"
+    )]
     pub fn receive(&self, from: u64, message: Vec<u8>) -> BoxFuture<'static, Vec<u8>> {
         serve::receive(&self.inner, from, &message)
     }
@@ -306,7 +313,7 @@ impl Consensus {
     /// Makes a new cluster of `members`, this one among them, whose logs are all empty.
     ///
     /// All become voters when they are an odd number or two; else the last one in the order of the names
-    /// becomes a learner. Only one of them may do this. Returns when this member leads the new cluster.
+    /// but this member becomes a learner. Only one of them may do this. Returns when this member leads the new cluster.
     ///
     /// # Errors
     /// When there is a cluster already, or the members do not fit together, or they are out of reach.

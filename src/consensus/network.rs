@@ -49,7 +49,7 @@ type RpcError = RPCError<TypeConfig>;
 type AppendResult = Result<StreamAppendResult<TypeConfig>, RpcError>;
 
 /// Appends on their way to one member at once.
-const APPENDS_UNDERWAY_MAX: usize = 64;
+const APPENDS_UNDERWAY_MAX: usize = 32;
 /// How long an answer to an append is waited for, at least. Heartbeats are given up earlier by the library.
 const APPEND_DEADLINE_MIN: Duration = Duration::from_secs(2);
 /// Bytes of a snapshot in one message; messages are carried up to 8 MiB.

@@ -1,5 +1,6 @@
 //! Proposals, and what each way of failing says about what was appended.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,21 +78,22 @@ pub(super) async fn propose(
     let command = Command(Bytes::from(payload));
     // Whether an entry is on its way, so that a lost wait tells the truth.
     let mut is_underway = false;
-    let written = timeout(time, write(&inner, command, &mut is_underway)).await;
+    let written = timeout(time, write(&inner, command, time, &mut is_underway)).await;
     match written {
         Ok(written) => written,
         Err(_) if is_underway => Err(ProposeError::OutcomeUnknown),
-        Err(_) => Err(ProposeError::Unavailable(
-            "no majority was heard in time".to_owned(),
-        )),
+        Err(_) => Err(no_majority()),
     }
 }
 
 async fn write(
     inner: &Inner,
     command: Command,
+    time: Duration,
     is_underway: &mut bool,
 ) -> Result<Proposed, ProposeError> {
+    // The last try begins early enough to be answered: one that is cut short could be anything.
+    let mut last_try = pin!(sleep(time - time / 8));
     loop {
         // Held until the entry is applied: a transfer waits for what is on its way.
         let _open = Arc::clone(&inner.gate).read_owned().await;
@@ -112,8 +114,16 @@ async fn write(
             Verdict::Final(error) => return Err(error),
             Verdict::Again => {
                 *is_underway = false;
-                sleep(PAUSE).await;
+                tokio::select! {
+                    biased;
+                    () = &mut last_try => return Err(no_majority()),
+                    () = sleep(PAUSE) => {}
+                }
             }
         }
     }
+}
+
+fn no_majority() -> ProposeError {
+    ProposeError::Unavailable("no majority was heard in time".to_owned())
 }

@@ -161,8 +161,19 @@ impl Inner {
             }
             self.stop(running.number, "it starts again");
         }
-        // What the instance before has queued is refused or written before this is answered, and nothing
-        // follows it.
+        let started = self.start_after_end().await;
+        if let Err(error) = &started {
+            *self.fault.lock() = Some(error.to_string());
+        }
+        started
+    }
+
+    async fn start_after_end(self: &Arc<Self>) -> Result<(), StartError> {
+        let ending = self.ending.lock().take();
+        if let Some(ending) = ending {
+            timeout(STOP_TIMEOUT, ending.raft.shutdown()).await.ok();
+        }
+        // What the instance before has queued is refused or written before this is answered.
         let log = Log::open(self.store.clone()).await;
         let log = log.map_err(|error| StartError::Store(error.to_string()))?;
         log.settle()
@@ -192,6 +203,7 @@ impl Inner {
                 ..Leadership::default()
             };
         });
+        *self.ending.lock() = Some(Arc::clone(&stopped));
         tokio::spawn(async move {
             // It ends by itself when it has failed, else when the last handle is gone.
             timeout(STOP_TIMEOUT, stopped.raft.shutdown()).await.ok();
@@ -269,9 +281,15 @@ async fn watch_over(weak: Weak<Inner>, number: u64, mut metrics: MetricsReceiver
             inner.stop(number, &reason);
             return;
         }
+        if let Some(refusal) = inner.store.raft_refusal() {
+            // A leader that cannot write must not keep the lead until somebody proposes something.
+            inner.stop(number, &refusal.to_string());
+            return;
+        }
         inner.tell_leadership(number, &now);
+        let pause = inner.settings.heartbeat;
         drop(inner);
-        if metrics.changed().await.is_err() {
+        if let Ok(Err(_)) = timeout(pause, metrics.changed()).await {
             // The task ended without a word: it panicked, or everything was dropped.
             if let Some(inner) = weak.upgrade() {
                 inner.stop(number, "an error in the program");

@@ -9,6 +9,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use openraft::raft::AppendEntriesRequest;
 use openraft::raft::VoteRequest;
 use parking_lot::Mutex;
 
@@ -139,6 +140,7 @@ async fn answer(
             if !is_from(&append.vote) {
                 return Err(Refusal::OtherVoter);
             }
+            check_entries(&append)?;
             let answer = raft.append_entries(append).await;
             Ok(Answer::Append(answer.map_err(stopped)?))
         }
@@ -180,6 +182,26 @@ async fn answer(
     }
 }
 
+/// The library relies on entries that follow each other.
+fn check_entries(append: &AppendEntriesRequest<TypeConfig>) -> Result<(), Refusal> {
+    let mut last = append.prev_log_id;
+    for entry in &append.entries {
+        let is_next = match last {
+            Some(last) => {
+                last.index.checked_add(1) == Some(entry.log_id.index)
+                    && last.leader_id <= entry.log_id.leader_id
+            }
+            None => entry.log_id.index == 0,
+        };
+        let is_of_leader = entry.log_id.leader_id.term <= append.vote.leader_id.term;
+        if !is_next || !is_of_leader {
+            return Err(Refusal::Unreadable);
+        }
+        last = Some(entry.log_id);
+    }
+    Ok(())
+}
+
 fn check_candidate(
     inner: &Inner,
     from: u64,
@@ -197,5 +219,67 @@ fn check_candidate(
             "the log of a member is shorter than it was: its directory is an old copy; it is refused"
         );
         Err(Refusal::WentBack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consensus::types::LeaderId;
+    use crate::consensus::types::SnapshotMeta;
+    use crate::consensus::types::id_of;
+    use crate::store::LogPlace;
+
+    fn chunk(term: u64, index: u64, offset: usize, body: &Bytes) -> Chunk {
+        let vote = Vote {
+            leader_id: LeaderId { term, voted_for: 1 },
+            committed: true,
+        };
+        let meta = SnapshotMeta {
+            last_log_id: Some(id_of(LogPlace { term, index })),
+            ..SnapshotMeta::default()
+        };
+        Chunk::new(vote, meta, offset, body, 4)
+    }
+
+    #[test]
+    fn parts_become_a_snapshot_only_in_their_order() {
+        let incoming = Incoming::default();
+        let body = Bytes::from_static(b"0123456789");
+        let take = |part| {
+            incoming
+                .take(1, part)
+                .map(|whole| whole.map(|it| it.snapshot))
+        };
+        assert_eq!(take(chunk(1, 5, 0, &body)), Ok(None));
+        assert_eq!(take(chunk(1, 5, 4, &body)), Ok(None));
+        assert_eq!(take(chunk(1, 5, 8, &body)), Ok(Some(body.clone())));
+        // A part without a beginning, out of order, of another snapshot, of another term.
+        assert_eq!(take(chunk(1, 5, 8, &body)), Err(Refusal::Unreadable));
+        for wrong in [
+            chunk(1, 5, 8, &body),
+            chunk(1, 6, 4, &body),
+            chunk(2, 5, 4, &body),
+        ] {
+            assert_eq!(take(chunk(1, 5, 0, &body)), Ok(None));
+            assert_eq!(take(wrong), Err(Refusal::Unreadable));
+        }
+        // A new beginning replaces what came before; an empty snapshot is whole at once.
+        assert_eq!(take(chunk(1, 5, 0, &body)), Ok(None));
+        assert_eq!(take(chunk(1, 6, 0, &Bytes::new())), Ok(Some(Bytes::new())));
+        let mut endless = chunk(1, 5, 0, &body);
+        endless.total = SNAPSHOT_BYTES_MAX + 1;
+        assert_eq!(take(endless), Err(Refusal::Unreadable));
+    }
+
+    #[test]
+    fn only_few_senders_have_parts_here() {
+        let incoming = Incoming::default();
+        let body = Bytes::from_static(b"0123456789");
+        for from in 0..100 {
+            let taken = incoming.take(from, chunk(1, 5, 0, &body));
+            assert_eq!(taken.map(|whole| whole.is_some()), Ok(false));
+            assert!(incoming.parts.lock().len() <= INCOMING_MAX);
+        }
     }
 }

@@ -4,6 +4,8 @@
 //! a start takes the newest one and applies what the log holds after it.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -75,6 +77,17 @@ impl Applied {
         }
     }
 
+    /// A machine that panics stops consensus here. Without this the library would go on without it, taking
+    /// entries in that are never answered.
+    fn carry_out(&self, entry: Committed<'_>) -> io::Result<Outcome> {
+        catch_unwind(AssertUnwindSafe(|| self.machine.apply(entry)))
+            .map(Outcome)
+            .map_err(|_| {
+                let index = entry.index;
+                io::Error::other(format!("the machine cannot carry entry {index} out"))
+            })
+    }
+
     fn tell(&self) {
         if let Some(last) = self.last() {
             self.index.send_replace(last.index);
@@ -108,10 +121,12 @@ pub(super) struct Builder {
 
 /// Puts a snapshot in the store; answered when it is on disk.
 pub(super) async fn store_snapshot(log: &Log, meta: &SnapshotMeta, body: &Bytes) -> io::Result<()> {
-    let meta = postcard::to_stdvec(meta).map_err(io::Error::other)?;
-    let body = body.to_vec();
-    log.write(RaftWrite::Snapshot(StoredSnapshot { meta, body }))
-        .await
+    let snapshot = StoredSnapshot {
+        index: meta.last_log_id.map_or(0, |last| last.index),
+        meta: postcard::to_stdvec(meta).map_err(io::Error::other)?,
+        body: body.to_vec(),
+    };
+    log.write(RaftWrite::Snapshot(snapshot)).await
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
@@ -142,11 +157,11 @@ impl RaftStateMachine<TypeConfig> for State {
             match entry.payload {
                 EntryPayload::Blank => {}
                 EntryPayload::Normal(command) => {
-                    outcome = Outcome(self.applied.machine.apply(Committed {
+                    outcome = self.applied.carry_out(Committed {
                         index: place.index,
                         term: place.leader_id.term,
                         payload: &command.0,
-                    }));
+                    })?;
                 }
                 EntryPayload::Membership(members) => {
                     let membership = membership_of(&members);
@@ -156,6 +171,8 @@ impl RaftStateMachine<TypeConfig> for State {
             }
             self.applied.at.lock().last = Some(place);
             if let Some(responder) = responder {
+                // Whoever gets the answer finds the entry applied.
+                self.applied.tell();
                 responder.send(outcome);
             }
         }

@@ -1,7 +1,7 @@
 //! The book: whom the strict limits' units were given to. Replicated; every member applies the same entries
 //! in the same order and has the same book.
 //!
-//! A *counter* is one (tenant, limit, key). It has an account per epoch, an account has one [`pool::Pool`]
+//! A *counter* is one (tenant, limit, key). It has an account per epoch, an account has one pool
 //! per open window. The rules, whatever an entry says:
 //!
 //! - `free + Σ (granted − returned) + Σ charged − Σ refunded + withheld = quota` after every entry, and

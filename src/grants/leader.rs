@@ -15,11 +15,12 @@
 //! - *Dry* is said only when the plan is empty and a check waits, never before an entry in flight that
 //!   grants to the same region was applied, and lasts a second at most.
 //! - Spent units are no reason for an entry: they ride in those that go, or in one of their own within
-//!   [`TOLD_EXACT_WITHIN`](desk::TOLD_EXACT_WITHIN). Refusals are never entries.
+//!   a second. Refusals are never entries.
 //! - All is bounded: windows, charges, entries in flight per window, asks that wait for an answer.
 //!
 //! Files: `desk` (one window, and the plan), `serve` (what a window does next), `charges` (what is decided
-//! here and not in a region), `share` (by demand), `peers` (who lives, how far away). Shown by `tests`.
+//! here and not in a region), `share` (by demand), `peers` (who lives, how far away). Shown by `tests`
+//! (scenes) and `laws` (random schedules).
 
 mod charges;
 mod desk;
@@ -27,6 +28,8 @@ mod peers;
 mod serve;
 mod share;
 
+#[cfg(test)]
+mod laws;
 #[cfg(test)]
 mod tests;
 
@@ -346,13 +349,30 @@ impl Leader {
         quota: u64,
         out: &mut Vec<Action>,
     ) {
-        let windows: Vec<Window> = book.windows(account).collect();
+        let from = Place {
+            account: account.clone(),
+            window: WindowId(i64::MIN),
+        };
+        // Also those whose first entry is on its way.
+        let mut windows: Vec<Window> = self
+            .desks
+            .range(from..)
+            .take_while(|(place, _)| place.account == *account)
+            .map(|(_, desk)| desk.window)
+            .collect();
+        let known =
+            |windows: &[Window], window: &Window| windows.iter().any(|known| known.id == window.id);
+        for window in book.windows(account) {
+            if !known(&windows, &window) {
+                windows.push(window);
+            }
+        }
         for window in windows.into_iter().filter(|window| now.log < window.end) {
             let Ok(place) = self.open(now, book, account, window, quota) else {
                 continue;
             };
             let noted = book.window(account, window.id).map(|(_, noted)| noted);
-            if noted != Some(quota) {
+            if noted.is_some_and(|noted| noted != quota) {
                 self.propose(&place, Vec::new(), out);
             }
             self.serve(now, book, &place, out);
@@ -392,7 +412,10 @@ impl Leader {
         let place = self.place(now, account, window, quota)?;
         if let Some(desk) = self.desks.get_mut(&place) {
             desk.window = window;
-            desk.quota = quota;
+            if desk.quota != quota {
+                desk.quota = quota;
+                desk.quota_since = self.tickets;
+            }
         }
         Ok(place)
     }

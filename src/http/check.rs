@@ -37,11 +37,9 @@ use crate::http::resolve;
 use crate::http::resolve::Purpose;
 use crate::http::resolve::Resolved;
 use crate::ledger::check::Item;
-use crate::ledger::check::ItemOutcome;
 use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
 use crate::ledger::idempotency::Operation;
-use crate::machine::charge::Answered;
 use crate::region::config::HeaderStyles;
 use crate::region::decide::Together;
 use crate::region::deciding::Ended;
@@ -282,7 +280,7 @@ async fn keyed_strict(
         let outcome = match ended {
             Ended::Decided(outcome) => outcome,
             Ended::Repeated(answered) => {
-                let outcome = repeated(&asked, &answered);
+                let (_, outcome) = answered.outcome().ok_or_else(keyed::unreadable)?;
                 let told = render(region, &resolved.items, &outcome, now, in_batch);
                 keyed::finish(region, Some(keyed), true, &told, now);
                 return Ok(told);
@@ -298,26 +296,6 @@ async fn keyed_strict(
         return Ok(told);
     }
     Err(changing())
-}
-
-/// The first answer to a key, as the log and whoever asked it first remember it.
-pub fn repeated(request: &Request<'_>, answered: &Answered) -> Outcome {
-    let local: Vec<Option<ItemOutcome>> = postcard::from_bytes(&answered.local).unwrap_or_default();
-    let mut by_log = answered.items.iter();
-    let items = request
-        .items
-        .iter()
-        .enumerate()
-        .filter_map(|(place, _)| match local.get(place) {
-            Some(Some(told)) => Some(*told),
-            _ => by_log.next().copied(),
-        });
-    Outcome {
-        allowed: true,
-        items: items.collect(),
-        receipts: answered.receipts.clone(),
-        records: Vec::new(),
-    }
 }
 
 /// Makes a remembered answer fit where it is given again: in a batch its body tells the status too.

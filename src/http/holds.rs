@@ -1,6 +1,8 @@
 //! `POST /v1/holds` and `…/renew`: opening a hold and keeping it; [`crate::http::settle`] ends it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::extract::Path;
@@ -34,6 +36,8 @@ use crate::http::problem::Code;
 use crate::http::problem::Problem;
 use crate::http::resolve;
 use crate::http::resolve::Purpose;
+use crate::http::strict;
+use crate::ledger::check::Item;
 use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
 use crate::ledger::hold::HoldKey;
@@ -45,7 +49,10 @@ use crate::ledger::holds::Standing;
 use crate::ledger::holds::TTL_MAX;
 use crate::ledger::idempotency::Operation;
 use crate::region::decide::Together;
+use crate::region::deciding::Ended;
+use crate::region::deciding::Terms;
 use crate::region::state::Region;
+use crate::region::strict::parts;
 
 /// How long a hold lives when neither the request nor a limit says otherwise.
 const TTL_DEFAULT: Span = Span::from_seconds(60);
@@ -91,7 +98,7 @@ pub async fn open(
 }
 
 async fn opened(
-    region: &Region,
+    region: &Arc<Region>,
     caller: &Caller,
     bytes: &[u8],
     key: Option<String>,
@@ -148,12 +155,13 @@ async fn opened(
         };
         answer::render(&check::judged(&resolved.items, outcome), &frame)
     };
-    let mut opened = false;
-    let outcome = if on_disk {
+    let opened = AtomicBool::new(false);
+    let is_strict = parts(&keep, keyed.is_some()).is_some();
+    let outcome = if on_disk || is_strict {
         // The hold stands in memory before it is written: a flush that covers the write must see it.
         let together = |outcome: &Outcome| {
             region.holds.open(record(outcome));
-            opened = true;
+            opened.store(true, Ordering::Relaxed);
             let answer = keyed
                 .as_ref()
                 .map(|keyed| keyed.answer(region, &rendered(outcome), now));
@@ -162,13 +170,30 @@ async fn opened(
                 answer,
             }
         };
-        region.decide(&keep, together).await
+        if is_strict {
+            let keyed = keyed.as_ref();
+            let terms = Terms {
+                max_wait: check::max_wait(&body),
+                keyed: keyed.map(|keyed| keyed.for_log(Operation::Hold, region.retention)),
+            };
+            match region.decide_strict(&keep, &terms, together).await {
+                Ended::Decided(outcome) => outcome,
+                ended => {
+                    region.holds.unreserve();
+                    keyed::abandon(region, keyed);
+                    return ended_early(region, ended, &resolved.items, now);
+                }
+            }
+        } else {
+            region.decide(&keep, together).await
+        }
     } else {
         region.ledger.check(&Request {
             store_failed: region.store.is_failed(),
             ..keep
         })
     };
+    let opened = opened.into_inner();
     match (opened, outcome.allowed) {
         (false, true) => region.holds.open(record(&outcome)),
         (false, false) => region.holds.unreserve(),
@@ -187,9 +212,44 @@ async fn opened(
         }
     }
     let told = rendered(&outcome);
+    if is_strict && on_disk && outcome.allowed && !opened {
+        // The log has charged it; the hold itself is this region's to remember.
+        let answer = keyed.as_ref().map(|keyed| keyed.answer(region, &told, now));
+        let kept = region.keep(now, Vec::new(), Some(record(&outcome)), answer);
+        if kept.await.is_err() {
+            keyed::abandon(region, keyed.as_ref());
+            return Err(unknown_outcome());
+        }
+    }
     keyed::finish(region, keyed.as_ref(), outcome.allowed, &told, now);
     region.observe(&check::seen(&resolved, &body, now), &outcome, started);
     Ok(told)
+}
+
+/// A hold whose key was answered before, in whichever region, or whose limits changed meanwhile.
+fn ended_early(
+    region: &Region,
+    ended: Ended,
+    items: &[Item<'_>],
+    now: Timestamp,
+) -> Result<Rendered, Problem> {
+    match ended {
+        Ended::Repeated(answered) => {
+            let (local, outcome) = answered.outcome().ok_or_else(keyed::unreadable)?;
+            let (number, ends) = local.hold.ok_or_else(keyed::unreadable)?;
+            let hold_id = format!("{}.{number:032x}", local.region);
+            let frame = Frame {
+                region: region.name.as_str(),
+                now,
+                styles: region.header_styles,
+                hold: Some((hold_id.as_str(), ends)),
+                in_batch: false,
+            };
+            Ok(answer::render(&check::judged(items, &outcome), &frame))
+        }
+        Ended::Mismatch => Err(keyed::mismatch()),
+        Ended::Changed | Ended::Decided(_) => Err(check::changing()),
+    }
 }
 
 fn opened_record(key: HoldKey, tenant: &str, ends: Timestamp, outcome: &Outcome) -> HoldRecord {
@@ -231,7 +291,7 @@ pub async fn renew(
 }
 
 async fn renewed(
-    region: &Region,
+    region: &Arc<Region>,
     caller: &Caller,
     id: &str,
     bytes: &[u8],
@@ -244,6 +304,20 @@ async fn renewed(
     let key = hold_key(region, id)?;
     let now = region.clock.now();
     let view = region.view_full();
+    let open: Option<Result<_, Problem>> = region.holds.with(key, |hold| {
+        open_hold(hold, caller, now)?;
+        let limits = hold
+            .receipts
+            .iter()
+            .filter_map(|receipt| limit_of(&view, receipt, now));
+        let limits: Vec<_> = limits.collect();
+        let ttl = ttl(body.ttl, limits.iter().map(|(_, limit)| &**limit))?;
+        Ok((hold.clone(), now.plus(ttl)))
+    });
+    if let Some(Ok((hold, ends))) = open {
+        // The leases that the log holds come first: a hold never says more than they do.
+        strict::renew(region, &view, &hold, ends, now).await?;
+    }
     let done = region.holds.with(key, |hold| {
         open_hold(hold, caller, now)?;
         let limits: Vec<_> = hold

@@ -102,6 +102,15 @@ pub fn mismatch() -> Problem {
     )
 }
 
+/// The answer when the log remembers a key in a form that this build cannot read.
+pub fn unreadable() -> Problem {
+    Problem::new(
+        503,
+        Code::OutcomeUnknown,
+        "the request was answered before, by a build whose answer this one cannot read; upgrade this region",
+    )
+}
+
 impl Keyed {
     /// The key as the log remembers it.
     pub fn for_log(&self, operation: Operation, retention: Span) -> charge::Keyed {

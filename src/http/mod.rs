@@ -24,6 +24,7 @@ pub mod resolve;
 pub mod routes;
 pub mod schema;
 pub mod settle;
+pub mod strict;
 pub mod usage;
 
 use axum::body::Body;

@@ -23,6 +23,7 @@ use crate::http::keyed;
 use crate::http::problem::Problem;
 use crate::http::resolve;
 use crate::http::resolve::Purpose;
+use crate::http::strict;
 use crate::ledger::idempotency::Operation;
 use crate::region::state::Region;
 use crate::store::Kept;
@@ -70,7 +71,7 @@ pub async fn refund(
 }
 
 async fn refunded(
-    region: &Region,
+    region: &Arc<Region>,
     caller: &Caller,
     bytes: &Bytes,
     key: Option<String>,
@@ -94,6 +95,14 @@ async fn refunded(
         return Err(Problem::malformed(
             "what is held is given back with DELETE /v1/holds/{id}",
         ));
+    }
+    if let Some(units) = strict::refund(region, tenant, &item, key.as_deref(), bytes).await? {
+        return Ok(holds::plain(&RefundAnswer {
+            refunded: units,
+            limit: item.limit.name.to_string(),
+            key: (!item.key.is_empty()).then(|| item.key.to_owned()),
+            region: region.name.to_string(),
+        }));
     }
     let fingerprint = keyed::fingerprint(bytes);
     let keyed =

@@ -4,6 +4,7 @@
 //! to have failed. Should the store fail in the middle, the change stands in memory, is written when the
 //! store is back, and the answer says that the outcome is unknown: the same request again gets the answer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -27,6 +28,8 @@ use crate::http::input;
 use crate::http::keyed;
 use crate::http::problem::Code;
 use crate::http::problem::Problem;
+use crate::http::strict;
+use crate::http::strict::Moved;
 use crate::ledger::check::Item;
 use crate::ledger::hold::HoldRecord;
 use crate::ledger::hold::HoldState;
@@ -102,7 +105,7 @@ pub async fn settle(
 }
 
 async fn settled(
-    region: &Region,
+    region: &Arc<Region>,
     caller: &Caller,
     id: &str,
     bytes: &[u8],
@@ -152,12 +155,12 @@ pub async fn release(
 
 /// Settles or releases a hold; `costs` says what of each receipt stays charged.
 async fn close(
-    region: &Region,
+    region: &Arc<Region>,
     caller: &Caller,
     id: &str,
     bytes: &[u8],
     key: Option<String>,
-    costs: impl FnOnce(&[Receipt]) -> Result<Vec<u64>, Problem>,
+    costs: impl Fn(&[Receipt]) -> Result<Vec<u64>, Problem>,
 ) -> Result<Rendered, Problem> {
     let hold_key = holds::hold_key(region, id)?;
     let now = region.clock.now();
@@ -172,6 +175,25 @@ async fn close(
     let keyed = match begun {
         Ok(keyed) => keyed,
         Err(repeat) => return Ok(repeat),
+    };
+    // What the log has a part in comes first: it is named by the hold, so a repeat moves nothing twice.
+    let open = region.holds.with(hold_key, |hold| {
+        holds::open_hold(hold, caller, now).map(|()| hold.clone())
+    });
+    let by_log = match open {
+        Some(Ok(hold)) => match costs(&hold.receipts) {
+            Ok(costs) => strict::settle(region, &view, &hold, &costs, fingerprint, now).await,
+            Err(problem) => Err(problem),
+        },
+        // Closed, over or gone: the same is found below.
+        Some(Err(_)) | None => Ok(BTreeMap::new()),
+    };
+    let by_log = match by_log {
+        Ok(by_log) => by_log,
+        Err(problem) => {
+            keyed::abandon(region, keyed.as_ref());
+            return Err(problem);
+        }
     };
     let mut permit = region.store.keep_permit().await.ok();
     let store_failed = permit.is_none();
@@ -199,7 +221,7 @@ async fn close(
                 "the store cannot be written at the moment; nothing was changed",
             ));
         }
-        let (results, records) = move_units(region, &view, hold, &costs, now);
+        let (results, records) = move_units(region, &view, hold, &costs, &by_log, now);
         let answer = SettledAnswer {
             hold: id.to_owned(),
             region: region.name.to_string(),
@@ -257,11 +279,12 @@ fn move_units(
     view: &crate::catalogue::view::View,
     hold: &HoldRecord,
     costs: &[u64],
+    by_log: &BTreeMap<usize, Moved>,
     now: Timestamp,
 ) -> (Vec<SettledItem>, Vec<CounterRecord>) {
     let mut results = Vec::with_capacity(costs.len());
     let mut records = Vec::new();
-    for (receipt, cost) in hold.receipts.iter().zip(costs) {
+    for (place, (receipt, cost)) in hold.receipts.iter().zip(costs).enumerate() {
         let counter = &receipt.counter;
         let mut result = SettledItem {
             limit: counter.limit.to_string(),
@@ -284,6 +307,7 @@ fn move_units(
             } else {
                 cost.saturating_sub(receipt.units)
             };
+            let moved_by_log = by_log.get(&place);
             if less > 0 {
                 let moved = region
                     .ledger
@@ -291,7 +315,11 @@ fn move_units(
                 result.given_back = moved.units;
                 records.extend(moved.record);
             }
-            if more > 0 {
+            if let Some(moved) = moved_by_log {
+                // The log's word counts; the counters here only tell what this region used.
+                result.given_back = moved.given_back;
+                result.uncharged = more.saturating_sub(moved.charged);
+            } else if more > 0 {
                 let tenant_view = view.tenant(&counter.tenant);
                 let found = tenant_view.and_then(|tenant| tenant.limit(counter.limit.as_str()));
                 let epoch = found.map_or(receipt.epoch, |found| found.at(&counter.key, now).1);

@@ -28,8 +28,10 @@ use crate::http::problem::Problem;
 use crate::http::resolve;
 use crate::http::resolve::Purpose;
 use crate::http::schema::UsageAnswer;
+use crate::http::strict as by_log;
 use crate::ledger::check::Request;
 use crate::region::state::Region;
+use crate::region::strict;
 
 /// What is asked.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -96,14 +98,20 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
         judge_only: false,
         words: &[],
     };
-    let mut outcome = region.ledger.check(&request);
+    let mut outcome = match strict::parts(&request, false) {
+        None => region.ledger.check(&request),
+        Some(parts) => region
+            .strict_at_once(&request, &parts)
+            .ok_or_else(|| Problem::new(500, Code::Internal, "a look waits for nobody"))?,
+    };
     if let Some(at) = &query.at {
         let at = instant(at)?;
         region.ledger.rewind(&request, at, &mut outcome).ok_or_else(|| {
             Problem::not_found("the use of that window is not kept: the running window and, of fixed and calendar limits, the one before are")
         })?;
     }
-    let by_region = region.ledger.use_by_region(&item, &query.tenant, now);
+    let by_region = by_log::use_by_region(region, &query.tenant, &item, now)
+        .unwrap_or_else(|| region.ledger.use_by_region(&item, &query.tenant, now));
     let told = outcome
         .items
         .first()

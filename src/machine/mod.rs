@@ -210,6 +210,11 @@ impl Machine {
         &self.catalogue
     }
 
+    /// The cluster has so many regions; only what a region falls back to without a leader depends on it.
+    pub fn set_regions(&mut self, regions: u32) {
+        self.catalogue.set_regions(regions);
+    }
+
     /// The book of strict windows.
     pub const fn book(&self) -> &Book {
         &self.book

@@ -53,9 +53,9 @@ use crate::peer::state::Peer;
 
 /// Connections that have no link yet, at once; more wait to be accepted.
 pub const HANDSHAKES_MAX: usize = 64;
-/// A connection must have said who it is within this time.
+/// A connection must ask for a link within this time, and then say who it is within this time.
 pub const GREETING_WITHIN: Span = Span::from_seconds(5);
-/// Its link must be up within this time; longer than the greeting, because the links of another process of
+/// Once asked for, a link must be up within this time; longer than the greeting, because the links of another process of
 /// that region may have to be asked for a sign.
 const LINK_WITHIN: Span = Span::from_seconds(7);
 /// A connection without a link may still send what it has for so long.
@@ -149,10 +149,21 @@ async fn converse(stream: TcpStream, router: Router, place: OwnedSemaphorePermit
         .max_header_list_size(HEAD_BYTES_MAX);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    let linked = phase.wait_for(|phase| matches!(phase, Phase::Linked | Phase::Ended));
+    let linked = async {
+        let asked = phase.wait_for(|phase| *phase != Phase::Silent);
+        tokio::time::timeout(GREETING_WITHIN.to_std(), asked)
+            .await
+            .is_ok()
+            && tokio::time::timeout(
+                LINK_WITHIN.to_std(),
+                phase.wait_for(|phase| matches!(phase, Phase::Linked | Phase::Ended)),
+            )
+            .await
+            .is_ok()
+    };
     tokio::select! {
         _ = &mut connection => return,
-        linked = tokio::time::timeout(LINK_WITHIN.to_std(), linked) => if linked.is_err() {
+        has_linked = linked => if !has_linked {
             return;
         },
     }

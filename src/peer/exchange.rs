@@ -52,6 +52,14 @@ impl Exchange {
     }
 }
 
+impl Exchange {
+    /// By how much the clocks are apart at least, whatever the two ways took.
+    pub const fn apart_at_least(self) -> Span {
+        Span::from_nanos(self.offset_ns.unsigned_abs())
+            .minus(Span::from_nanos(self.rtt.as_nanos() / 2))
+    }
+}
+
 /// The last few exchanges.
 #[derive(Clone, Debug, Default)]
 pub struct Exchanges {
@@ -106,10 +114,10 @@ mod tests {
             returned: ms(1_045),
             ..stamps
         };
-        assert_eq!(
-            Exchange::new(uneven, Span::from_ms(45)).offset_ns,
-            320_000_000
-        );
+        let uneven = Exchange::new(uneven, Span::from_ms(45));
+        assert_eq!(uneven.offset_ns, 320_000_000);
+        assert_eq!(uneven.apart_at_least(), Span::from_ms(300));
+        assert_eq!(exchange.apart_at_least(), Span::from_ms(260));
     }
 
     #[test]

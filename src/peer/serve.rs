@@ -131,15 +131,7 @@ fn take(
             request(shared, peer, link, id, service, body);
         }
         (Head::Tell { service }, Side::Inbound) => {
-            if let (Some(service), Some(from)) = (Service::from_number(service), link.identity())
-                && let Some(work) = shared.handler.handle(&from, service, body)
-                && let Ok(place) = Arc::clone(&shared.requests).try_acquire_owned()
-            {
-                tokio::spawn(async move {
-                    work.await;
-                    drop(place);
-                });
-            }
+            tell(shared, peer, link, service, body);
         }
         (Head::Reply { id }, Side::Outbound) => link.settle(id, Ok(body)),
         (Head::Declined { id, why }, Side::Outbound) => {
@@ -181,6 +173,22 @@ fn take(
         }
     }
     Ok(())
+}
+
+fn tell(shared: &Shared, peer: &Peer, link: &Link, service: u8, body: Bytes) {
+    let (Some(service), Some(from)) = (Service::from_number(service), link.identity()) else {
+        return;
+    };
+    let Some(work) = shared.handler.handle(&from, service, body) else {
+        return;
+    };
+    let Ok(place) = Arc::clone(&shared.requests).try_acquire_owned() else {
+        return add(&peer.traffic.dropped, 1);
+    };
+    tokio::spawn(async move {
+        work.await;
+        drop(place);
+    });
 }
 
 fn request(

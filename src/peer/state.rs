@@ -28,10 +28,10 @@ use crate::peer::outbox::Traffic;
 const SIGN_WITHIN: Span = Span::from_seconds(1);
 /// The same warning about one peer is logged this often at most.
 const WARNING_INTERVAL: Span = Span::from_seconds(30);
-/// A clock that is further off is warned about, in nanoseconds.
-const OFFSET_WARNED_NS: u64 = 100_000_000;
-/// A clock that is further off is marked, in nanoseconds.
-pub const OFFSET_MARKED_NS: u64 = 2_000_000_000;
+/// A clock that is surely further off is warned about.
+const OFFSET_WARNED: Span = Span::from_ms(100);
+/// A clock that is surely further off is marked.
+const OFFSET_MARKED: Span = Span::from_seconds(2);
 
 /// How it stands with one peer.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub struct PeerStatus {
     pub rtt_min: Option<Span>,
     /// Its clock minus ours, in nanoseconds.
     pub clock_offset_ns: Option<i64>,
-    /// Whether its clock is more than 2 s off.
+    /// Whether its clock is surely more than 2 s off.
     pub is_clock_far: bool,
     /// Since when nothing was heard of it; `None`: never was.
     pub last_frame_age: Option<Span>,
@@ -271,7 +271,7 @@ impl Peer {
             let Some(best) = state.exchanges.best() else {
                 return;
             };
-            let is_off = best.offset_ns.unsigned_abs() > OFFSET_WARNED_NS;
+            let is_off = best.apart_at_least() > OFFSET_WARNED;
             let is_due = state
                 .offset_warned
                 .is_none_or(|last| now.minus(last) >= WARNING_INTERVAL);
@@ -339,8 +339,7 @@ impl Peer {
             rtt_last: state.exchanges.last().map(|exchange| exchange.rtt),
             rtt_min: best.map(|exchange| exchange.rtt),
             clock_offset_ns: best.map(|exchange| exchange.offset_ns),
-            is_clock_far: best
-                .is_some_and(|exchange| exchange.offset_ns.unsigned_abs() > OFFSET_MARKED_NS),
+            is_clock_far: best.is_some_and(|exchange| exchange.apart_at_least() > OFFSET_MARKED),
             last_frame_age: heard.map(|heard| now.minus(heard)),
             refused: state.refused,
             refusals: state.refusals.counts(),

@@ -8,6 +8,7 @@
 //! - The leader hands over to the region that the operators prefer, once that one is up and caught up.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -22,7 +23,6 @@ use crate::consensus::Consensus;
 use crate::consensus::Member;
 use crate::consensus::Unreachable;
 use crate::consensus::Wire;
-use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::grants::message::Pulse;
 use crate::grants::message::ToLeader;
@@ -41,15 +41,14 @@ use crate::region::proposals::WRITE_DEADLINE;
 use crate::region::state::Region;
 
 /// How often the leader looks after the members.
-const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a region tells the leader that it lives.
 const PULSE_INTERVAL: Duration = Duration::from_millis(200);
+/// A leader that has not heard a majority for so long does not speak as one. Another may have been elected by
+/// then, no sooner.
+const MAJORITY_WITHIN: Duration = Duration::from_millis(1_000);
 /// How often waiting checks and the leader's rounds are looked at.
 const TICK_INTERVAL: Duration = Duration::from_millis(5);
-/// The preferred region must have been up and caught up for so many surveys before it is handed the lead.
-const PREFERRED_SURVEYS: u32 = 10;
-/// After a hand-over the leader waits for so many surveys before it tries another.
-const TRANSFER_PAUSE_SURVEYS: u32 = 60;
 /// How often a region that wants to enroll looks whether its cluster has a name.
 const ENROLL_STEP: Duration = Duration::from_millis(5);
 /// How long one try to enroll may take.
@@ -150,6 +149,12 @@ pub async fn join(
     .await
     .context("the replicated log in log.db")?;
     region.set_consensus(consensus);
+    if config.peers.len() == 1 {
+        tracing::warn!(
+            "a cluster of two regions: the loss of either stops strict limits and changes of the catalogue until it \
+             is back; a third region prevents that"
+        );
+    }
     tokio::spawn(Arc::clone(region).deliver(letters));
     tokio::spawn(Arc::clone(region).take_part(stopped.clone()));
     Ok(peers)
@@ -368,6 +373,7 @@ impl Region {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            self.note_majority();
             let refill = self.reservations.exchange().measured_refill();
             self.outbox.to_leader(ToLeader::Pulse(Pulse {
                 holder: self.reservations.holder().clone(),
@@ -376,6 +382,15 @@ impl Region {
                 region_time: self.clock.now(),
             }));
         }
+    }
+
+    /// Notes whether a majority has been heard lately.
+    fn note_majority(&self) {
+        let heard = self
+            .consensus()
+            .and_then(|consensus| consensus.status().since_majority)
+            .is_none_or(|since| since <= MAJORITY_WITHIN);
+        self.has_majority.store(heard, Ordering::Relaxed);
     }
 
     async fn tick(self: Arc<Self>) {
@@ -396,113 +411,6 @@ impl Region {
         self.reservations.tick(self.clock.boot(), &mut effects);
         self.carry_out(effects);
         self.tick_leader();
-    }
-
-    async fn look_after_members(self: Arc<Self>) {
-        let (Some(consensus), Some(peers)) = (self.consensus(), self.peers()) else {
-            return;
-        };
-        let mut ticks = tokio::time::interval(SURVEY_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut preferred_for = 0;
-        let mut pause = 0_u32;
-        loop {
-            ticks.tick().await;
-            self.meet_members(peers);
-            let off = self.survey();
-            if !consensus.leadership().borrow().is_ready {
-                preferred_for = 0;
-                continue;
-            }
-            self.tell_progress(consensus);
-            self.take_back(consensus, peers).await;
-            pause = pause.saturating_sub(1);
-            if pause > 0 {
-                continue;
-            }
-            let preferred = self.replica.core().machine.preference().cloned();
-            let preferred = preferred.filter(|region| *region != self.name);
-            let target = if let Some(off) = off {
-                tracing::warn!(
-                    off_ms = off.as_ms_ceil(),
-                    "this region's clock is far from the others': handing the lead over"
-                );
-                self.caught_up(consensus, peers, None)
-            } else if let Some(preferred) = preferred {
-                let is_there = self.caught_up(consensus, peers, Some(&preferred)).is_some();
-                preferred_for = if is_there { preferred_for + 1 } else { 0 };
-                (preferred_for >= PREFERRED_SURVEYS).then_some(preferred)
-            } else {
-                None
-            };
-            if let Some(target) = target {
-                pause = TRANSFER_PAUSE_SURVEYS;
-                preferred_for = 0;
-                match consensus.transfer(target.clone()).await {
-                    Ok(()) => tracing::info!(to = %target, "handed the lead over"),
-                    Err(error) => tracing::warn!(to = %target, %error, "the lead stays here"),
-                }
-            }
-        }
-    }
-
-    /// A voter that is connected and whose log is as long as the leader's; the one that is asked for.
-    fn caught_up(
-        &self,
-        consensus: &Consensus,
-        peers: &Peers,
-        wanted: Option<&RegionName>,
-    ) -> Option<RegionName> {
-        let status = consensus.status();
-        let connected = peers.status();
-        let is_there = |region: &RegionName| {
-            connected
-                .iter()
-                .any(|peer| peer.region == *region && peer.is_connected)
-        };
-        status
-            .voters
-            .into_iter()
-            .filter(|voter| voter.member.region != self.name && is_there(&voter.member.region))
-            .filter(|voter| wanted.is_none_or(|wanted| *wanted == voter.member.region))
-            .filter(|voter| voter.matched_index >= status.committed_index)
-            .max_by_key(|voter| voter.matched_index)
-            .map(|voter| voter.member.region)
-    }
-
-    /// Opens links to members that the configuration does not know.
-    fn meet_members(&self, peers: &Peers) {
-        let members = self.replica.members();
-        let known = peers.regions();
-        for member in members.voters.iter().chain(&members.learners) {
-            if member.region != self.name && !known.contains(&member.region) {
-                peers.add(member.region.clone(), member.url.clone());
-            }
-        }
-    }
-
-    /// Takes back regions whose directory is a new one.
-    async fn take_back(&self, consensus: &Consensus, peers: &Peers) {
-        let members = self.replica.members();
-        let all = || members.voters.iter().chain(&members.learners);
-        for peer in peers.status() {
-            let Some(identity) = peer.identity.filter(|_| peer.is_connected) else {
-                continue;
-            };
-            let is_new =
-                all().any(|member| member.region == peer.region && member.voter != identity.voter);
-            if is_new && identity.is_empty {
-                tracing::info!(region = %peer.region, "its directory is new: taking it back as a new voter");
-                let member = Member {
-                    voter: identity.voter,
-                    region: peer.region.clone(),
-                    url: peer.url.clone(),
-                };
-                if let Err(error) = consensus.add(member).await {
-                    tracing::warn!(region = %peer.region, %error, "it could not be taken back yet");
-                }
-            }
-        }
     }
 
     /// Before the process ends: gives units back and hands the lead over, so that nobody has to wait.

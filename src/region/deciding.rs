@@ -6,15 +6,20 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
+use serde::Serialize;
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use crate::domain::decision::Decision;
 use crate::domain::limit::Durability;
+use crate::domain::name::RegionName;
 use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
 use crate::grants::reservation::Ticket;
 use crate::grants::reservation::Verdict;
 use crate::ledger::check::Item;
+use crate::ledger::check::ItemOutcome;
 use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
 use crate::ledger::check::Word;
@@ -47,6 +52,37 @@ pub struct Terms {
     pub keyed: Option<Keyed>,
 }
 
+/// What a region adds to a check that the log decides, for whoever repeats it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Local {
+    /// The region that was asked first.
+    pub region: RegionName,
+    /// The hold that it opened, and its end.
+    pub hold: Option<(u128, Timestamp)>,
+    /// What its own limits said, by place in the check.
+    pub items: Vec<Option<ItemOutcome>>,
+}
+
+impl Answered {
+    /// The whole answer: what the log said, and what the region that was asked first said.
+    pub fn outcome(&self) -> Option<(Local, Outcome)> {
+        let local: Local = postcard::from_bytes(&self.local).ok()?;
+        let mut by_log = self.items.iter();
+        let items = local
+            .items
+            .iter()
+            .map(|told| told.or_else(|| by_log.next().copied()))
+            .collect::<Option<_>>()?;
+        let outcome = Outcome {
+            allowed: true,
+            items,
+            receipts: self.receipts.clone(),
+            records: Vec::new(),
+        };
+        Some((local, outcome))
+    }
+}
+
 /// What came of a check with strict limits.
 #[derive(Debug)]
 pub enum Ended {
@@ -65,7 +101,7 @@ struct Places<'a, 'b> {
     region: &'a Region,
     parts: &'a Parts<'b>,
     waiter: Waiter,
-    verdicts: mpsc::UnboundedReceiver<(Ticket, Verdict)>,
+    verdicts: mpsc::Receiver<(Ticket, Verdict)>,
     tickets: SmallVec<[Option<Ticket>; 2]>,
 }
 
@@ -146,9 +182,26 @@ impl Region {
         };
         let policy_decided = parts.led.iter().any(|place| outcome.items[*place].degraded);
         if !outcome.allowed || parts.led.is_empty() || policy_decided {
+            self.debts.note(request, &outcome);
             return Ended::Decided(outcome);
         }
-        self.have_charged(request, &parts, terms, outcome).await
+        let ended = self.have_charged(request, &parts, terms, outcome).await;
+        let Ended::Decided(mut outcome) = ended else {
+            return ended;
+        };
+        self.debts.note(request, &outcome);
+        if needs_disk && outcome.allowed && !outcome.records.is_empty() {
+            // The log has its part; this region's own part is on disk before the answer too.
+            let Together { hold, answer } = together(&outcome);
+            let records = std::mem::take(&mut outcome.records);
+            if self.keep(request.now, records, hold, answer).await.is_err() {
+                for (told, item) in outcome.items.iter_mut().zip(request.items) {
+                    *told = strict::unknown(item.limit, request.now);
+                }
+                outcome = settled(outcome);
+            }
+        }
+        Ended::Decided(outcome)
     }
 
     /// The part that this region decides: reservations and local limits.
@@ -193,7 +246,14 @@ impl Region {
                     if let Some(ticket) = places.tickets[place].take() {
                         self.reservations.forget(ticket);
                     }
-                    let word = strict::verdict_word(want, verdict, request.now);
+                    let boot = self.clock.boot();
+                    let view = self
+                        .reservations
+                        .with(&want.account, boot, |reservation, now| {
+                            reservation.view(now)
+                        });
+                    let seen = view.flatten().map(strict::seen);
+                    let word = strict::verdict_word(want, verdict, seen, request.now);
                     let outcome = self.by_word(request, parts, place, word);
                     return Ended::Decided(outcome);
                 }
@@ -395,12 +455,14 @@ impl Region {
         });
         let items = items.collect();
         // What the region's own limits said, for whoever repeats the request.
-        let local: Vec<Option<crate::ledger::check::ItemOutcome>> = outcome
-            .items
-            .iter()
-            .enumerate()
-            .map(|(place, told)| (!parts.led.contains(&place)).then_some(*told))
-            .collect();
+        let items_here = outcome.items.iter().enumerate();
+        let local = Local {
+            region: self.name.clone(),
+            hold: request.hold,
+            items: items_here
+                .map(|(place, told)| (!parts.led.contains(&place)).then_some(*told))
+                .collect(),
+        };
         Charge {
             request: self.requests.next(self.reservations.holder()),
             tenant: request.tenant.into(),
@@ -440,6 +502,21 @@ impl Region {
         }
         let receipts = answered.receipts.iter().map(Receipt::clone);
         outcome.receipts.extend(receipts);
+    }
+
+    /// Counts units that the log charged beside the region's own use.
+    pub fn count(&self, tenant: &str, item: Item<'_>, now: Timestamp) {
+        let word = Word::Decided(strict::held(item.limit, None, item.cost, now));
+        self.ledger.check(&Request {
+            now,
+            tenant,
+            items: &[item],
+            hold: None,
+            keep: false,
+            store_failed: false,
+            judge_only: false,
+            words: &[word],
+        });
     }
 
     /// Proposes a request that counts once however often it is proposed: asks again while the outcome is not

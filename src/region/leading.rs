@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
@@ -118,6 +119,10 @@ impl Region {
         &self,
         act: impl FnOnce(&mut Leading, &Machine, Now, &mut Vec<Action>) -> T,
     ) -> Option<T> {
+        // A leader that has lost its majority may be deposed: what it says of the pool is nobody's word.
+        if !self.has_majority.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut core = self.replica.core();
         let Core { machine, leading } = &mut *core;
         let leading = leading.as_mut()?;

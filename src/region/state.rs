@@ -43,6 +43,7 @@ use crate::region::config::CheckAuth;
 use crate::region::config::Config;
 use crate::region::config::HeaderStyles;
 use crate::region::config::secret::Secret;
+use crate::region::debts::Debts;
 use crate::region::entropy;
 use crate::region::faults::Faults;
 use crate::region::outbox::Letter;
@@ -52,10 +53,12 @@ use crate::region::rejections::Rejections;
 use crate::region::replica::Replica;
 use crate::region::requests::Requests;
 use crate::region::reservations::Reservations;
+use crate::store::Change;
 use crate::store::Opened;
 use crate::store::Sink;
 use crate::store::Snapshot;
 use crate::store::Store;
+use crate::store::StoreError;
 use crate::store::StoredChange;
 use crate::telemetry::meters::LimitMeters;
 use crate::telemetry::metrics::Metrics;
@@ -99,6 +102,11 @@ pub struct Region {
     pub progress: Mutex<Option<Heard>>,
     /// Its requests to the log.
     pub requests: Requests,
+    /// What strict limits let through while the leader was out of reach.
+    pub debts: Debts,
+    /// Whether a majority has been heard lately while this region leads: without one it does not speak as the
+    /// leader.
+    pub has_majority: AtomicBool,
     /// What its machines want told.
     pub outbox: Outbox,
     /// Whether this process has enrolled: from then on it can be granted units.
@@ -139,6 +147,8 @@ pub struct Region {
     consensus: OnceLock<Consensus>,
     meters: ArcSwap<HashTable<Metered>>,
     hasher: RandomState,
+    /// Whether the store has failed since the log last started.
+    pub(super) log_stopped: AtomicBool,
     draining: AtomicBool,
     manual_set: AtomicBool,
     refused_keys_told: AtomicU64,
@@ -194,6 +204,8 @@ impl Region {
             reservations: Reservations::new(holder, seed()),
             progress: Mutex::default(),
             requests: Requests::default(),
+            debts: Debts::default(),
+            has_majority: AtomicBool::new(true),
             outbox,
             enrolled: watch::Sender::new(false),
             adopted: Mutex::new(adopted),
@@ -215,6 +227,7 @@ impl Region {
             consensus: OnceLock::new(),
             meters: ArcSwap::default(),
             hasher: RandomState::with_seeds(1, 2, 3, 4),
+            log_stopped: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             manual_set: AtomicBool::new(false),
             refused_keys_told: AtomicU64::new(0),
@@ -311,6 +324,30 @@ impl Region {
             .await
             .is_ok()
             && !self.store.is_failed()
+    }
+
+    /// Puts the catalogue beside the log on disk: a directory that is restored from a backup begins with it.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn keep_catalogue(&self) -> Result<(), StoreError> {
+        let catalogue = self.replica.catalogue();
+        let body = serde_json::to_vec(&*catalogue).map_err(|error| StoreError::Refused {
+            reason: error.to_string(),
+        })?;
+        let kept = self.store.append_change(Change {
+            index: catalogue.version(),
+            at: self.clock.now(),
+            author: "backup".to_owned(),
+            summary: "the catalogue as it was backed up".to_owned(),
+            entry: Vec::new(),
+            snapshot: Some(body),
+        });
+        match kept.await {
+            // This version, or a newer one, is there already.
+            Ok(()) | Err(StoreError::Refused { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The id of the cluster that this region belongs to, or has belonged to before it started.

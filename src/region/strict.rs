@@ -164,7 +164,7 @@ impl Region {
                 judge_only: request.judge_only || !short.is_empty(),
                 ..*request
             };
-            let outcome = self.ledger.check(&asked);
+            let mut outcome = self.ledger.check(&asked);
             for place in dry {
                 let want = &parts.wants[place];
                 if let Some(reservation) = locked.get(want, now.boot) {
@@ -183,6 +183,15 @@ impl Region {
                             // It was ready a moment ago, under the same lock and at the same instant.
                             let spent = reservation.spend(want.units, ticket, &now);
                             debug_assert!(spent.is_some(), "what is ready can be spent");
+                            // Units go back to the window of the log, not to that of this region's clock.
+                            let of = &request.items[want.place];
+                            let receipt = outcome.receipts.iter_mut().find(|receipt| {
+                                receipt.counter.limit == of.limit.name
+                                    && receipt.counter.key == of.key
+                            });
+                            if let (Some(receipt), Some(window)) = (receipt, spent) {
+                                receipt.window = window;
+                            }
                             reservation.after_spend(&now, &mut effects);
                         }
                     }
@@ -256,7 +265,10 @@ impl Region {
             return None;
         }
         match self.step(request, parts, &[]) {
-            Stepped::Decided(outcome) => Some(outcome),
+            Stepped::Decided(outcome) => {
+                self.debts.note(request, &outcome);
+                Some(outcome)
+            }
             Stepped::Short(_) => None,
         }
     }
@@ -273,7 +285,8 @@ pub struct Seen {
     pub remaining: u64,
 }
 
-fn seen(view: crate::grants::reservation::View) -> Seen {
+/// What an answer tells of a reservation's view.
+pub fn seen(view: crate::grants::reservation::View) -> Seen {
     Seen {
         window: view.window,
         used: view.used,
@@ -360,10 +373,15 @@ pub fn no_capacity(limit: &Limit, now: Timestamp) -> ItemOutcome {
 }
 
 /// The final word of a reservation on a check that waited, as it is told.
-pub fn verdict_word(want: &Want<'_>, verdict: Verdict, now: Timestamp) -> Option<Word> {
+pub fn verdict_word(
+    want: &Want<'_>,
+    verdict: Verdict,
+    seen: Option<Seen>,
+    now: Timestamp,
+) -> Option<Word> {
     match verdict {
         Verdict::Dry { retry_after } => {
-            Some(Word::Decided(refused(want.limit, None, retry_after, now)))
+            Some(Word::Decided(refused(want.limit, seen, retry_after, now)))
         }
         Verdict::OutOfReach => Some(Word::OutOfReach),
         Verdict::Capacity => Some(Word::Decided(no_capacity(want.limit, now))),

@@ -6,6 +6,7 @@
 //! may belong to the time that is about to be set.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::watch;
 
@@ -182,9 +183,24 @@ impl Region {
 
     async fn probe(&self) {
         if self.store.is_failed() {
+            self.log_stopped.store(true, Ordering::Relaxed);
             match self.store.probe().await {
                 Ok(()) => tracing::info!("the store can be written again"),
-                Err(error) => tracing::warn!(%error, "the store still cannot be written"),
+                Err(error) => {
+                    tracing::warn!(%error, "the store still cannot be written");
+                    return;
+                }
+            }
+        }
+        // The log stopped with the store; it goes on from what the store holds.
+        if self.log_stopped.load(Ordering::Relaxed)
+            && let Some(consensus) = self.consensus()
+        {
+            match consensus.restart().await {
+                Ok(()) => self.log_stopped.store(false, Ordering::Relaxed),
+                Err(error) => {
+                    tracing::warn!(%error, "the replicated log does not start again yet");
+                }
             }
         }
     }

@@ -492,6 +492,7 @@ impl Store {
     /// # Errors
     /// When it was closed before.
     pub async fn close(&self) -> Result<(), StoreError> {
+        *self.inner.raft_reader.lock() = None;
         let log = control(&self.inner.log, Control::Close).await;
         let counters = control(&self.inner.counters, Control::Close).await;
         // Their answers were the last thing that the threads did.

@@ -66,6 +66,8 @@ pub struct StoredEntry {
 /// A snapshot as it was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSnapshot {
+    /// Index of the newest entry in it.
+    pub index: u64,
     /// Which place and members it stands for, as the caller wrote it.
     pub meta: Vec<u8>,
     /// The state.
@@ -99,14 +101,16 @@ pub enum RaftWrite {
     },
     /// Deletes all entries up to and with a place.
     Purge(LogPlace),
-    /// Takes the place of the snapshot before it.
+    /// Takes the place of the snapshot before it, unless that one goes further.
     Snapshot(StoredSnapshot),
     /// Nothing but the mark of what is committed; is answered after all before it.
     Barrier,
 }
 
 /// What is called with the outcome of a write, once, on the writer's thread. It must not block.
-pub struct RaftDone(Option<Box<dyn FnOnce(Result<(), StoreError>) + Send>>);
+pub struct RaftDone(Option<Box<Done>>);
+
+type Done = dyn FnOnce(Result<(), StoreError>) + Send;
 
 impl RaftDone {
     /// Calls `done` when the write is on disk or has failed.
@@ -142,16 +146,25 @@ pub(super) struct RaftJob {
     /// The newest committed place when it was handed over.
     pub committed: Option<LogPlace>,
     pub done: RaftDone,
+    /// What it is answered when the transaction is committed.
+    pub outcome: Result<(), StoreError>,
 }
 
 impl RaftJob {
-    pub fn answer(self, outcome: Result<(), StoreError>) {
-        self.done.call(outcome);
+    pub fn answer(self, committed: Result<(), StoreError>) {
+        self.done.call(committed.and(self.outcome));
     }
 
-    pub fn write(&self, tx: &Transaction<'_>) -> Result<(), WriteError> {
+    pub fn write(&mut self, tx: &Transaction<'_>) -> Result<(), WriteError> {
+        self.outcome = Ok(());
         match &self.write {
             RaftWrite::Append(entries) => {
+                // The one before may have failed just before the file was opened again. Its caller hears of
+                // that, but may have handed this one over first.
+                if let Some(reason) = hole_before(tx, entries)? {
+                    self.outcome = Err(StoreError::Refused { reason });
+                    return Ok(());
+                }
                 // An append whose commit failed may come to light when the file is opened again, and what
                 // takes its place then replaces it.
                 let mut insert = tx.prepare_cached(
@@ -186,14 +199,34 @@ impl RaftJob {
             }
             RaftWrite::Snapshot(snapshot) => {
                 tx.prepare_cached(
-                    "INSERT OR REPLACE INTO raft_snapshot (one, meta, body) VALUES (1, ?1, ?2)",
+                    "INSERT INTO raft_snapshot (one, idx, meta, body) VALUES (1, ?1, ?2, ?3) \
+                     ON CONFLICT (one) DO UPDATE SET idx = ?1, meta = ?2, body = ?3 WHERE idx <= ?1",
                 )?
-                .execute((&snapshot.meta, &snapshot.body))?;
+                .execute((snapshot.index, &snapshot.meta, &snapshot.body))?;
             }
             RaftWrite::Barrier => {}
         }
         Ok(())
     }
+}
+
+/// What is missing between the log and these entries, if anything is.
+fn hole_before(
+    tx: &Transaction<'_>,
+    entries: &[StoredEntry],
+) -> Result<Option<String>, WriteError> {
+    let Some(first) = entries.first().map(|entry| entry.place.index) else {
+        return Ok(None);
+    };
+    let last: Option<u64> = tx
+        .prepare_cached(
+            "SELECT coalesce((SELECT max(idx) FROM raft_log), \
+             (SELECT idx FROM raft_marks WHERE name = 'purged'))",
+        )?
+        .query_row([], |row| row.get(0))?;
+    // An empty log may begin anywhere.
+    let next = last.map_or(first, |last| last.saturating_add(1));
+    Ok((first > next).then(|| format!("entry {first} does not follow, {next} is missing")))
 }
 
 fn write_mark(tx: &Transaction<'_>, name: &str, place: LogPlace) -> Result<(), WriteError> {
@@ -282,9 +315,15 @@ impl Store {
                 write,
                 committed: self.raft_committed_now(),
                 done,
+                outcome: Ok(()),
             }))),
             Err(_) => done.call(Err(StoreError::Closed)),
         }
+    }
+
+    /// Why nothing is written to the consensus log at the moment, if nothing is: cheap to ask.
+    pub fn raft_refusal(&self) -> Option<StoreError> {
+        self.inner.health.refusal(Which::Log)
     }
 
     /// Where the log stands on disk.
@@ -317,10 +356,11 @@ impl Store {
     pub async fn raft_snapshot(&self) -> Result<Option<StoredSnapshot>, StoreError> {
         self.read_raft(|reader| {
             reader
-                .query_row("SELECT meta, body FROM raft_snapshot", [], |row| {
+                .query_row("SELECT idx, meta, body FROM raft_snapshot", [], |row| {
                     Ok(StoredSnapshot {
-                        meta: row.get(0)?,
-                        body: row.get(1)?,
+                        index: row.get(0)?,
+                        meta: row.get(1)?,
+                        body: row.get(2)?,
                     })
                 })
                 .optional()

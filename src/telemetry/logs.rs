@@ -18,6 +18,8 @@ pub enum LogFormat {
     Json,
 }
 
+const QUIET: &str = "openraft=off";
+
 /// Sends all that is logged from here on to standard error.
 ///
 /// # Errors
@@ -27,6 +29,11 @@ pub fn init(format: LogFormat) -> anyhow::Result<()> {
         .with_default_directive(LevelFilter::INFO.into())
         .from_env()
         .context("RUST_LOG cannot be read; write it as in RUST_LOG=info,highwater=debug")?;
+    // The consensus library reports each lost heartbeat; what matters of it is told by `consensus`.
+    let filter = match std::env::var("RUST_LOG") {
+        Ok(chosen) if chosen.contains("openraft") => filter,
+        _ => filter.add_directive(QUIET.parse().context("the filter of the logs is wrong")?),
+    };
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

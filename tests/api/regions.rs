@@ -130,6 +130,29 @@ fn regions_find_each_other_and_feel_partitions_that_heal_by_themselves() {
     });
 }
 
+/// What a pause of a whole machine looks like to the others: nothing is reset, nothing is answered.
+#[test]
+fn a_region_that_stands_still_is_missed_and_is_back_when_it_goes_on() {
+    let ports = free_ports();
+    let regions: [Server; 3] = std::array::from_fn(|own| start(own, &ports, &[]));
+    find_each_other(&regions);
+    let [us, eu, _] = &regions;
+    let signal = |signal| {
+        let pid = i32::try_from(eu.pid()).ok();
+        let pid = pid.and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.expect("a process id"), signal).expect("ours");
+    };
+    signal(rustix::process::Signal::STOP);
+    wait_until("it is missed", FOUND_WITHIN, || {
+        let seen = peer(us, "eu-west-1");
+        seen["connected"] == false && seen["connected_to_us"] == false
+    });
+    signal(rustix::process::Signal::CONT);
+    wait_until("it is back", FOUND_WITHIN, || {
+        are_linked(us, "eu-west-1") && are_linked(eu, "us-east-1")
+    });
+}
+
 #[test]
 fn latency_and_losses_are_injected_and_what_makes_no_sense_is_refused() {
     let ports = free_ports();

@@ -180,7 +180,10 @@ async fn set_clock(server: &Server, unix_ms: i64) {
 }
 
 async fn spend(server: &Server, cost: u64) {
-    let check = json!({ "tenant": "acme", "limit": "invoices", "key": "u", "cost": cost });
+    // The machine may be busy: the default wait for the leader is short.
+    let check = json!({
+        "tenant": "acme", "limit": "invoices", "key": "u", "cost": cost, "max_wait_ms": 10_000,
+    });
     server.root(Method::POST, "/v1/check", &check).await.ok();
 }
 

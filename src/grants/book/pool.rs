@@ -1,6 +1,9 @@
 //! One window of one counter: who was granted how much, and what is left.
 //!
 //! `free + Σ (granted − returned) + Σ charged − Σ refunded + Σ withheld = quota` after every step.
+//!
+//! What is free changes with time in [`Pool::free_at`] alone, and is brought up to an entry's log time in
+//! [`Pool::prepare`].
 
 use std::collections::BTreeMap;
 

@@ -66,7 +66,7 @@ pub(super) struct Hungry {
 pub(super) struct Round {
     pub(super) id: u64,
     pub(super) until: Span,
-    pub(super) awaited: BTreeSet<Holder>,
+    pub(super) asked: BTreeSet<Holder>,
 }
 
 /// A charge that is on its way into the log.
@@ -84,6 +84,8 @@ pub(super) struct Desk {
     pub(super) window: Window,
     /// The quota in force, as last told.
     pub(super) quota: u64,
+    /// The last entry that was proposed before that quota was told.
+    pub(super) quota_since: u64,
     pub(super) told: BTreeMap<Holder, Told>,
     /// The grants of own entries in flight.
     pub(super) entries: BTreeMap<u64, Vec<(Holder, u64)>>,
@@ -106,6 +108,7 @@ impl Desk {
         Self {
             window,
             quota,
+            quota_since: 0,
             told: BTreeMap::new(),
             entries: BTreeMap::new(),
             charging: BTreeMap::new(),
@@ -312,6 +315,10 @@ impl Plan {
         // entry may be applied a moment before the leader hears of it.
         let mut planned: BTreeMap<Holder, u64> = BTreeMap::new();
         for (holder, to) in desk.entries.values().flatten() {
+            if !book.is_newest(holder) {
+                // It ended, so the entry will grant it nothing.
+                continue;
+            }
             let planned = planned.entry(holder.clone()).or_default();
             *planned = (*planned).max(*to);
         }

@@ -32,6 +32,8 @@ impl Leader {
         let Some(desk) = self.desks.get_mut(place) else {
             return;
         };
+        // A process may end while its ask waits; the book grants nothing to it.
+        desk.hungry.retain(|holder, _| book.is_newest(holder));
         if desk.hungry.is_empty() || desk.entries.len() >= ENTRIES_IN_FLIGHT_MAX {
             return;
         }
@@ -242,6 +244,16 @@ impl Leader {
         let mut short = Vec::new();
         for (holder, to) in grants {
             let granted = book.tally(&place.account, place.window, holder).granted;
+            if !book.is_newest(holder) {
+                continue;
+            }
+            if granted < *to
+                && ticket > desk.quota_since
+                && let Some((_, quota)) = book.window(&place.account, place.window)
+            {
+                // The plan was too high, and must not stay so: the same entry would go for ever.
+                desk.quota = quota;
+            }
             let Some(told) = desk.told.get(holder) else {
                 continue;
             };
@@ -388,7 +400,7 @@ impl Leader {
         desk.round = Some(Round {
             id: self.rounds,
             until: now.boot.plus(wait),
-            awaited: holders.into_iter().collect(),
+            asked: holders.into_iter().collect(),
         });
         true
     }
@@ -409,8 +421,8 @@ impl Leader {
         let Some(round) = desk.round.as_mut().filter(|round| round.id == id) else {
             return;
         };
-        round.awaited.remove(holder);
-        if round.awaited.is_empty() {
+        round.asked.remove(holder);
+        if round.asked.is_empty() {
             self.end_round(now, book, place, out);
         }
     }

@@ -216,6 +216,7 @@ impl Reservation {
         let Some(end) = self.current.as_ref().map(|held| held.window.end) else {
             return;
         };
+        self.ahead_at = Some(now.boot);
         let (need_to, window, totals) = match &mut self.next {
             Some(next) => {
                 next.asked.last = Some(now.boot);
@@ -251,13 +252,12 @@ impl Reservation {
         let early = cover(length)
             .plus(PREFETCH_EARLY)
             .min(Span::from_nanos(length.as_nanos() / 4));
-        let lost = self
-            .flights
-            .iter()
-            .filter(|flight| flight.is_ahead)
-            .map(|flight| flight.gives_up)
-            .max();
-        held.until.minus(early).max(lost.unwrap_or(Span::ZERO))
+        // Not before the leader surely takes it.
+        let begins = now.exchange.not_before(held.window.end.minus(early));
+        let again = self
+            .ahead_at
+            .map_or(Span::ZERO, |last| last.plus(now.exchange.max_wait()));
+        begins.unwrap_or(Span::MAX).max(again)
     }
 
     fn send(&mut self, want: &Want, now: &Now<'_>, out: &mut Vec<Effect>) {

@@ -95,6 +95,7 @@ impl Reservation {
             Why::Capacity => self.tell_all(Verdict::Capacity, out),
             Why::WindowClosed => {
                 if let (Some(flight), Some(held)) = (flight, &mut self.current)
+                    && !flight.is_ahead
                     && flight.window == Some(held.window.id)
                     && held.from <= now.boot
                 {
@@ -250,6 +251,7 @@ impl Reservation {
             self.current = self.next.take();
             self.floor = self.floor.max(held.window.end);
             self.blank = Asked::default();
+            self.ahead_at = None;
             let mut held = held;
             held.end(now.boot);
             self.due = now.boot;

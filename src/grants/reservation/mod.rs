@@ -148,6 +148,8 @@ pub struct Reservation {
     blank: Asked,
     queue: Option<Box<Queue>>,
     flights: SmallVec<[Flight; 2]>,
+    /// When the next window was last asked for.
+    ahead_at: Option<Span>,
     demand: Demand,
     /// The water marks as of the last fold.
     low: u64,
@@ -177,6 +179,7 @@ impl Reservation {
             blank: Asked::default(),
             queue: None,
             flights: SmallVec::new(),
+            ahead_at: None,
             demand: Demand::new(length, boot),
             low: 0,
             target: 0,

@@ -1,6 +1,8 @@
 //! The same entries give the same machine, also over a snapshot.
 
-use proptest::prelude::*;
+use proptest::prelude::ProptestConfig;
+use proptest::prelude::prop_assert_eq;
+use proptest::prelude::proptest;
 
 use super::Scene;
 use super::keyed;

@@ -5,6 +5,7 @@ mod calls;
 mod faults;
 mod handshake;
 mod restart;
+mod slow;
 
 use std::future::ready;
 use std::net::SocketAddr;

@@ -7,6 +7,7 @@ mod failing;
 mod folding;
 mod lanes;
 mod opening;
+mod voting;
 
 use std::collections::BTreeMap;
 use std::fs;

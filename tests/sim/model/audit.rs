@@ -1,0 +1,169 @@
+//! The auditor knows every admitted unit and what the log says. It panics on the first violation; what it
+//! counted makes the tables.
+
+use std::collections::BTreeMap;
+
+use highwater::domain::time::Timestamp;
+use highwater::domain::time::WindowId;
+use highwater::grants::account::Account;
+use highwater::grants::book::PREFETCH_MAX;
+
+use super::replica::counter_of;
+
+/// What is known of one window of one account.
+#[derive(Clone, Debug, Default)]
+pub struct WindowAudit {
+    /// Spent from reservations.
+    pub spent: u64,
+    /// Charged by the leader.
+    pub charged: u64,
+    /// Given back through the log.
+    pub refunded: u64,
+    /// Spent and charged before the counter's last reset; `None` in the newest epoch.
+    pub when_superseded: Option<u64>,
+}
+
+impl WindowAudit {
+    pub fn used(&self) -> u64 {
+        let used = self.spent + self.charged;
+        assert!(self.refunded <= used, "S7: more given back than used");
+        used - self.refunded
+    }
+
+    /// Used since the counter's last reset: all of the newest epoch, and what was still spent of others.
+    fn used_since_reset(&self) -> u64 {
+        self.when_superseded.map_or(self.used(), |then| {
+            (self.spent + self.charged).saturating_sub(then)
+        })
+    }
+}
+
+/// Everything that happened.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    pub windows: BTreeMap<(Account, WindowId), WindowAudit>,
+    /// By counter: since when, which epoch, which quota.
+    quotas: BTreeMap<usize, Vec<(Timestamp, u64, u64)>>,
+    pub checks: u64,
+    pub local: u64,
+    pub granted: u64,
+    pub granted_local: u64,
+    pub granted_units: u64,
+    pub refused: u64,
+    pub refused_early: u64,
+    pub out_of_reach: u64,
+    pub unavailable: u64,
+    pub keyed: u64,
+    pub keyed_charged: u64,
+    pub keyed_unknown: u64,
+    pub refunds: u64,
+    pub entries: u64,
+    pub faults: BTreeMap<&'static str, u64>,
+    /// Waits in ms of all checks, and of granted ones.
+    pub waits: Vec<u32>,
+    pub grant_waits: Vec<u32>,
+    /// Units that were asked for, by window with traffic.
+    pub wanted: BTreeMap<u64, u64>,
+    /// Checks that came while no leader was there, and those of them granted at once.
+    pub leaderless: (u64, u64),
+}
+
+impl Audit {
+    pub fn fault(&mut self, kind: &'static str) {
+        *self.faults.entry(kind).or_default() += 1;
+    }
+
+    /// The log puts `quota` in force for the newest epoch of a counter.
+    pub fn in_force(&mut self, log: Timestamp, account: &Account, quota: u64) {
+        let counter = counter_of(account);
+        let history = self.quotas.entry(counter).or_default();
+        let is_reset = history
+            .last()
+            .is_some_and(|(_, epoch, _)| *epoch < account.epoch);
+        history.push((log, account.epoch, quota));
+        if is_reset {
+            for ((known, _), window) in &mut self.windows {
+                if counter_of(known) == counter && known.epoch < account.epoch {
+                    window.when_superseded = Some(window.spent + window.charged);
+                }
+            }
+        }
+    }
+
+    /// The largest quota that was in force while units of a window could be granted.
+    pub fn quota_max(&self, counter: usize, window: WindowId) -> u64 {
+        let opens = Timestamp::from_nanos(window.0).minus(PREFETCH_MAX);
+        let mut most = 0;
+        for (since, _, quota) in self.quotas[&counter].iter().rev() {
+            most = most.max(*quota);
+            if *since <= opens {
+                break;
+            }
+        }
+        most
+    }
+
+    pub fn window(&mut self, account: &Account, window: WindowId) -> &mut WindowAudit {
+        let epoch = self.quotas[&counter_of(account)]
+            .last()
+            .map_or(0, |(_, epoch, _)| *epoch);
+        self.windows
+            .entry((account.clone(), window))
+            .or_insert_with(|| WindowAudit {
+                when_superseded: (account.epoch < epoch).then_some(0),
+                ..WindowAudit::default()
+            })
+    }
+
+    /// S2, S7 and design 2.2, after units of a window were used.
+    pub fn assert_within(&self, account: &Account, window: WindowId) {
+        let counter = counter_of(account);
+        let quota = self.quota_max(counter, window);
+        let own = &self.windows[&(account.clone(), window)];
+        assert!(
+            own.used() <= quota,
+            "S2: {} of {quota} used in {account:?} {window:?}",
+            own.used(),
+        );
+        let mut since_reset = 0;
+        for ((known, id), audit) in &self.windows {
+            if counter_of(known) == counter && *id == window {
+                since_reset += audit.used_since_reset();
+            }
+        }
+        assert!(
+            since_reset <= quota,
+            "S2: {since_reset} of {quota} used since the reset of {counter} in {window:?}"
+        );
+    }
+
+    /// Units that nobody used of a window, as things are.
+    pub fn unused(&self, account: &Account, window: WindowId) -> u64 {
+        let used = self
+            .windows
+            .get(&(account.clone(), window))
+            .map_or(0, WindowAudit::used);
+        self.quota_max(counter_of(account), window)
+            .saturating_sub(used)
+    }
+
+    pub fn waited(&mut self, nanos: u64, is_granted: bool) {
+        let ms = u32::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u32::MAX);
+        // Less than the way to the own region and back is no wait.
+        let ms = if nanos < 100_000 { 0 } else { ms };
+        self.waits.push(ms);
+        if is_granted {
+            self.grant_waits.push(ms);
+        }
+    }
+}
+
+/// The value below which `percent` of `values` lie.
+pub fn percentile(values: &mut [u32], percent: u32) -> u32 {
+    if values.is_empty() {
+        return 0;
+    }
+    values.sort_unstable();
+    let place = (values.len() - 1) * percent as usize / 100;
+    values[place]
+}

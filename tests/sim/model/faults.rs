@@ -1,0 +1,266 @@
+//! What goes wrong, when.
+
+use super::Event;
+use super::MS;
+use super::SECOND;
+use super::World;
+use super::clock::Clock;
+use super::net::Weather;
+use super::replica::Entry;
+use super::rng::Rng;
+
+/// How much goes wrong in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    pub weather: bool,
+    pub crashes: u64,
+    pub leader_losses: u64,
+    /// Lost leaders go on talking.
+    pub deposed_talk: bool,
+    pub partitions: u64,
+    pub pauses: u64,
+    /// Offsets of wall clocks up to 200 ms, drift up to 100 ppm.
+    pub clocks: bool,
+    pub quotas: u64,
+    pub resets: u64,
+    /// Of some entries nobody knows whether they were appended.
+    pub appends_fail: bool,
+    /// One leader loss at this time after the start of traffic, in ms.
+    pub loss_at_ms: Option<u64>,
+}
+
+/// One thing that goes wrong.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    Crash(usize),
+    Start(usize),
+    LoseLeader,
+    Cut(Vec<(usize, usize)>),
+    Heal,
+    Pause(usize, u64),
+    Quota(usize, u64),
+    Reset(usize),
+    Calm,
+}
+
+impl Faults {
+    /// Everything, as much of it as the seed says.
+    pub fn all(rng: &mut Rng) -> Self {
+        let mut some = |most: u64| rng.between(0, most + 1);
+        Self {
+            weather: some(1) == 1,
+            crashes: some(4),
+            leader_losses: some(3),
+            deposed_talk: some(1) == 1,
+            partitions: some(3),
+            pauses: some(2),
+            clocks: some(2) > 0,
+            quotas: some(4),
+            resets: some(2),
+            appends_fail: some(1) == 1,
+            loss_at_ms: None,
+        }
+    }
+
+    pub fn is_calm(&self) -> bool {
+        *self
+            == Self {
+                loss_at_ms: self.loss_at_ms,
+                ..Self::default()
+            }
+    }
+
+    /// How long everything goes on after the traffic.
+    pub fn aftermath(&self) -> u64 {
+        if self.is_calm() { SECOND } else { 12 * SECOND }
+    }
+
+    pub fn clock(&self, rng: &mut Rng) -> Clock {
+        if !self.clocks {
+            return Clock {
+                boot_offset: 1_000 * SECOND,
+                wall_offset: 0,
+                drift_ppm: 0,
+            };
+        }
+        Clock {
+            boot_offset: rng.between(0, 1_000_000 * SECOND),
+            wall_offset: rng.around(200 * MS as i64),
+            drift_ppm: rng.around(100),
+        }
+    }
+}
+
+impl World {
+    pub fn plan_faults(&mut self) {
+        let faults = self.setup.faults;
+        if let Some(ms) = faults.loss_at_ms {
+            self.schedule(self.begins + ms * MS, Event::Fault(Fault::LoseLeader));
+        }
+        if faults.is_calm() {
+            return;
+        }
+        if faults.weather {
+            self.net.weather = Weather {
+                loss: 0.05,
+                double: 0.05,
+                late: 0.05,
+            };
+        }
+        let regions = self.regions.len() as u64;
+        let (from, to) = (self.begins, self.ends - 8 * SECOND);
+        for _ in 0..faults.crashes {
+            let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
+            let back = at + self.rng.between(50 * MS, 6 * SECOND);
+            self.schedule(at, Event::Fault(Fault::Crash(region as usize)));
+            self.schedule(back, Event::Fault(Fault::Start(region as usize)));
+        }
+        for _ in 0..faults.leader_losses {
+            let at = self.rng.between(from, to);
+            self.schedule(at, Event::Fault(Fault::LoseLeader));
+        }
+        for _ in 0..faults.partitions {
+            let at = self.rng.between(from, to);
+            let until = (at + self.rng.between(200 * MS, 10 * SECOND)).min(to);
+            let cut = self.plan_cut();
+            self.schedule(at, Event::Fault(Fault::Cut(cut)));
+            self.schedule(until, Event::Fault(Fault::Heal));
+        }
+        for _ in 0..faults.pauses {
+            let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
+            let lasts = self.rng.between(100 * MS, 8 * SECOND);
+            self.schedule(at, Event::Fault(Fault::Pause(region as usize, lasts)));
+        }
+        for _ in 0..faults.quotas {
+            let at = self.rng.between(from, to);
+            let counter = self.rng.between(0, self.setup.counters as u64) as usize;
+            let quota = self.rng.between(0, self.setup.quota * 2 + 1);
+            self.schedule(at, Event::Fault(Fault::Quota(counter, quota)));
+        }
+        for _ in 0..faults.resets {
+            let at = self.rng.between(from, to);
+            let counter = self.rng.between(0, self.setup.counters as u64) as usize;
+            self.schedule(at, Event::Fault(Fault::Reset(counter)));
+        }
+        self.schedule(self.ends - 6 * SECOND, Event::Fault(Fault::Calm));
+    }
+
+    /// Some regions against the others, or one link; both ways, or one.
+    fn plan_cut(&mut self) -> Vec<(usize, usize)> {
+        let regions = self.regions.len();
+        let side: Vec<bool> = (0..regions).map(|_| self.rng.chance(0.4)).collect();
+        let is_one_way = self.rng.chance(0.4);
+        let mut cut = Vec::new();
+        for from in 0..regions {
+            for to in 0..regions {
+                let is_across = side[from] && !side[to];
+                let is_back = side[to] && !side[from];
+                if is_across || (is_back && !is_one_way) {
+                    cut.push((from, to));
+                }
+            }
+        }
+        cut
+    }
+
+    pub fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::Crash(region) => {
+                if self.regions[region].process.is_none() {
+                    return;
+                }
+                self.audit.fault("crash");
+                self.crash(region);
+                self.lose_leader_at(region);
+            }
+            Fault::Start(region) => {
+                if self.regions[region].process.is_none() {
+                    self.start(region);
+                }
+            }
+            Fault::LoseLeader => {
+                self.audit.fault("leader loss");
+                let talks = if self.setup.faults.deposed_talk {
+                    self.rng.between(SECOND, 8 * SECOND)
+                } else {
+                    0
+                };
+                self.lose_leader(self.at + talks);
+            }
+            Fault::Cut(cut) => {
+                self.audit.fault("partition");
+                for (from, to) in cut {
+                    self.net.cut(from, to, true);
+                }
+                self.lose_cut_off_leader();
+            }
+            Fault::Heal => self.net.heal(),
+            Fault::Pause(region, lasts) => {
+                if self.regions[region].process.is_none() {
+                    return;
+                }
+                self.audit.fault("pause");
+                self.regions[region].paused_until = self.at + lasts;
+                if lasts > SECOND {
+                    self.lose_cut_off_leader();
+                }
+            }
+            Fault::Quota(counter, quota) => {
+                self.audit.fault("quota");
+                self.admin(Entry::Quota { counter, quota });
+            }
+            Fault::Reset(counter) => {
+                self.audit.fault("reset");
+                self.admin(Entry::Reset { counter });
+            }
+            Fault::Calm => {
+                self.net.heal();
+                self.net.weather = Weather::default();
+                for region in 0..self.regions.len() {
+                    if self.regions[region].process.is_none() {
+                        self.start(region);
+                    }
+                }
+            }
+        }
+    }
+
+    fn admin(&mut self, entry: Entry) {
+        if let Some(serial) = self.group.leader {
+            self.append(serial, 0, entry);
+        }
+    }
+
+    /// The process of a leader ended.
+    fn lose_leader_at(&mut self, region: usize) {
+        let led = self
+            .leadings
+            .values()
+            .find(|leading| leading.region == region);
+        let serials: Vec<u64> = led.iter().map(|leading| leading.serial).collect();
+        if self.group.leader.is_some_and(|leader| {
+            let leading = self.leadings.get(&leader);
+            leading.is_some_and(|leading| leading.region == region)
+        }) {
+            self.lose_leader(self.at);
+        }
+        for serial in serials {
+            self.leadings.remove(&serial);
+        }
+        self.leadings.retain(|_, leading| leading.region != region);
+    }
+
+    /// A leader without a majority: the others elect another, and it goes on talking until it hears of it.
+    fn lose_cut_off_leader(&mut self) {
+        let Some(leader) = self.group.leader else {
+            return;
+        };
+        let Some(region) = self.leadings.get(&leader).map(|leading| leading.region) else {
+            return;
+        };
+        if !self.reaches_majority(region) {
+            let talks = self.rng.between(SECOND, 12 * SECOND);
+            self.lose_leader(self.at + talks);
+        }
+    }
+}

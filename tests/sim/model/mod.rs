@@ -1,0 +1,430 @@
+//! Regions with the real machines of `highwater::grants` over a model of the Raft group, in virtual time.
+//!
+//! `World` owns everything and takes one event after another. Files: `region` (a process and its checks),
+//! `leading` (a leader region), `group` (the log: what commits when, who leads), `replica` (what the log
+//! drives), `net`, `clock`, `traffic`, `faults`, `audit`.
+
+pub mod audit;
+pub mod clock;
+pub mod faults;
+pub mod group;
+pub mod leading;
+pub mod net;
+pub mod region;
+pub mod replica;
+pub mod rng;
+pub mod traffic;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::BinaryHeap;
+
+use highwater::domain::name::RegionName;
+use highwater::domain::time::Span;
+use highwater::domain::time::Timestamp;
+use highwater::domain::time::WindowId;
+use highwater::grants::account::Account;
+use highwater::grants::account::Holder;
+use highwater::grants::message::ToLeader;
+use highwater::grants::message::ToRegion;
+use highwater::grants::reservation::Verdict;
+
+use self::audit::Audit;
+use self::clock::Clock;
+use self::clock::EPOCH_NANOS;
+use self::faults::Fault;
+use self::faults::Faults;
+use self::group::Group;
+use self::leading::Leading;
+use self::net::Net;
+use self::region::Region;
+use self::replica::Catalogue;
+use self::replica::Refund;
+use self::rng::Rng;
+use self::traffic::Source;
+use self::traffic::Traffic;
+
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000 * MS;
+
+/// One-way delays in ms of five regions: from the first, the second nearest is 80 ms there and back.
+const DELAYS: [[u64; 5]; 5] = [
+    [0, 20, 40, 70, 110],
+    [20, 0, 45, 60, 100],
+    [40, 45, 0, 90, 120],
+    [70, 60, 90, 0, 80],
+    [110, 100, 120, 80, 0],
+];
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub seed: u64,
+    pub regions: usize,
+    pub counters: usize,
+    pub quota: u64,
+    pub window: u64,
+    /// Windows with traffic.
+    pub windows: u64,
+    /// Demand as a multiple of the quota.
+    pub load: f64,
+    pub traffic: Traffic,
+    pub cost_max: u64,
+    pub keyed: f64,
+    pub refunds: f64,
+    /// Checks of two counters at once.
+    pub pairs: f64,
+    pub faults: Faults,
+}
+
+impl Setup {
+    pub fn new(seed: u64, quota: u64, load: f64, traffic: Traffic) -> Self {
+        Self {
+            seed,
+            regions: 5,
+            counters: 1,
+            quota,
+            window: 60 * SECOND,
+            windows: 2,
+            load,
+            traffic,
+            cost_max: 1,
+            keyed: 0.0,
+            refunds: 0.0,
+            pairs: 0.0,
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// A run with faults, as small or large as the seed says.
+pub fn faulty(seed: u64) -> Setup {
+    let mut rng = Rng::new(seed ^ 0x5eed);
+    let traffic = [
+        Traffic::Balanced,
+        Traffic::Skew,
+        Traffic::Bursty,
+        Traffic::Moving,
+        Traffic::Flash,
+    ];
+    let traffic = traffic[rng.between(0, 5) as usize];
+    let window = rng.between(4, 31) * SECOND;
+    let quota = [5, 40, 300, 1_500][rng.between(0, 4) as usize];
+    let load = [0.5, 0.9, 2.0, 5.0][rng.between(0, 4) as usize];
+    // No more than some 100 units a second, for the simulation's sake.
+    let load = f64::min(load, 100.0 * (window / SECOND) as f64 / quota as f64);
+    let mut setup = Setup::new(seed, quota, load, traffic);
+    setup.regions = [1, 3, 5, 5][rng.between(0, 4) as usize];
+    setup.counters = rng.between(1, 3) as usize;
+    setup.window = window;
+    setup.windows = 40 * SECOND / window + 1;
+    setup.cost_max = rng.between(1, 5);
+    setup.keyed = [0.0, 0.05][rng.between(0, 2) as usize];
+    setup.refunds = [0.0, 0.05][rng.between(0, 2) as usize];
+    setup.pairs = 0.2;
+    setup.faults = Faults::all(&mut rng);
+    setup
+}
+
+/// What travels between regions.
+#[derive(Clone, Debug)]
+pub enum Message {
+    ToLeader(ToLeader),
+    ToRegion(Holder, ToRegion),
+    Enroll(Holder),
+    Enrolled(Holder),
+    /// Who leads, and the catalogue there.
+    Beat {
+        term: u64,
+        leader: usize,
+        catalogue: Catalogue,
+    },
+    Keyed(leading::Keyed),
+    KeyedAnswer {
+        holder: Holder,
+        key: u64,
+        is_charged: bool,
+    },
+    Refund(Refund),
+}
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    Arrive(usize),
+    Deliver {
+        from: usize,
+        to: usize,
+        message: Box<Message>,
+    },
+    TickRegion {
+        holder: Holder,
+        account: Box<Account>,
+    },
+    Woken {
+        holder: Holder,
+        check: u64,
+        account: Box<Account>,
+        verdict: Verdict,
+        /// When it was given.
+        given: u64,
+    },
+    GiveUp {
+        holder: Holder,
+        check: u64,
+    },
+    Pulse(Holder),
+    TickLeader(u64),
+    Beat(u64),
+    Commit,
+    Elect(u64),
+    StepDown(u64),
+    Fault(Fault),
+}
+
+struct Due {
+    at: u64,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// The simulation.
+pub struct World {
+    pub setup: Setup,
+    pub at: u64,
+    pub rng: Rng,
+    pub net: Net,
+    pub regions: Vec<Region>,
+    pub group: Group,
+    /// Regions that lead or think so, by serial number.
+    pub leadings: BTreeMap<u64, Leading>,
+    pub audit: Audit,
+    events: BinaryHeap<Reverse<Due>>,
+    orders: u64,
+    pub serials: u64,
+    /// Traffic begins and ends.
+    pub begins: u64,
+    pub ends: u64,
+}
+
+pub fn name(region: usize) -> RegionName {
+    RegionName::new(&format!("r{region}")).expect("a name")
+}
+
+pub fn index(region: &RegionName) -> usize {
+    region.as_str()[1..].parse().expect("a number")
+}
+
+impl World {
+    pub fn new(setup: Setup) -> Self {
+        let mut rng = Rng::new(setup.seed);
+        let delays = (0..setup.regions)
+            .map(|from| DELAYS[from][..setup.regions].to_vec())
+            .collect();
+        let begins = setup.window;
+        let ends = begins + setup.windows * setup.window;
+        let total = setup.load * (setup.quota * setup.counters as u64) as f64;
+        let rate = total / setup.window as f64 / ((1 + setup.cost_max) as f64 / 2.0);
+        let regions = (0..setup.regions)
+            .map(|region| {
+                let clock = setup.faults.clock(&mut rng);
+                let source = Source::new(setup.traffic, region, setup.regions, rate, setup.window);
+                Region::new(region, clock, source)
+            })
+            .collect();
+        let group = Group::new(setup.counters, setup.quota, Span::from_nanos(setup.window));
+        let mut world = Self {
+            net: Net::new(delays),
+            rng,
+            regions,
+            group,
+            leadings: BTreeMap::new(),
+            audit: Audit::default(),
+            events: BinaryHeap::new(),
+            orders: 0,
+            serials: 0,
+            // Regions start a moment before the first window with traffic.
+            at: begins - 4 * SECOND,
+            begins,
+            ends,
+            setup,
+        };
+        for counter in 0..world.setup.counters {
+            let account = world.group.truth.catalogue.account(counter);
+            let log = Timestamp::from_nanos(i64::MIN);
+            world.audit.in_force(log, &account, world.setup.quota);
+        }
+        for region in 0..world.setup.regions {
+            world.start(region);
+            let first = world.regions[region].source.next(&mut world.rng, begins);
+            world.schedule(first, Event::Arrive(region));
+        }
+        world.elect(0);
+        world.plan_faults();
+        world
+    }
+
+    pub fn schedule(&mut self, at: u64, event: Event) {
+        if at >= u64::MAX / 8 {
+            return;
+        }
+        self.orders += 1;
+        let due = Due {
+            at: at.max(self.at),
+            order: self.orders,
+            event,
+        };
+        self.events.push(Reverse(due));
+    }
+
+    /// Runs until shortly after traffic ended.
+    pub fn run(&mut self) {
+        let until = self.ends + self.setup.faults.aftermath();
+        while let Some(Reverse(due)) = self.events.pop() {
+            if due.at > until {
+                break;
+            }
+            self.at = due.at;
+            self.take(due.event);
+        }
+        self.finish();
+    }
+
+    fn take(&mut self, event: Event) {
+        // A paused region does nothing until it goes on; then everything comes at once, in order.
+        let place = match &event {
+            Event::Arrive(region) => Some(*region),
+            Event::Deliver { to, .. } => Some(*to),
+            Event::TickRegion { holder, .. }
+            | Event::Woken { holder, .. }
+            | Event::GiveUp { holder, .. }
+            | Event::Pulse(holder) => Some(index(&holder.region)),
+            Event::TickLeader(serial) | Event::Beat(serial) | Event::StepDown(serial) => {
+                self.leadings.get(serial).map(|leading| leading.region)
+            }
+            Event::Commit | Event::Elect(_) | Event::Fault(_) => None,
+        };
+        if let Some(place) = place {
+            let paused_until = self.regions[place].paused_until;
+            if paused_until > self.at {
+                self.schedule(paused_until, event);
+                return;
+            }
+        }
+        match event {
+            Event::Arrive(region) => self.arrive(region),
+            Event::Deliver { from, to, message } => self.deliver(from, to, *message),
+            Event::TickRegion { holder, account } => self.tick_region(&holder, &account),
+            Event::Woken {
+                holder,
+                check,
+                account,
+                verdict,
+                given,
+            } => self.woken(&holder, check, &account, verdict, given),
+            Event::GiveUp { holder, check } => self.give_up(&holder, check),
+            Event::Pulse(holder) => self.pulse(&holder),
+            Event::TickLeader(serial) => self.tick_leader(serial),
+            Event::Beat(serial) => self.beat(serial),
+            Event::Commit => self.commit_due(),
+            Event::Elect(loss) => self.elect_after(loss),
+            Event::StepDown(serial) => self.step_down(serial),
+            Event::Fault(fault) => self.fault(fault),
+        }
+    }
+
+    pub fn send(&mut self, from: usize, to: usize, message: &Message) {
+        for at in self.net.send(&mut self.rng, from, to, self.at) {
+            let message = Box::new(message.clone());
+            self.schedule(at, Event::Deliver { from, to, message });
+        }
+    }
+
+    fn deliver(&mut self, from: usize, to: usize, message: Message) {
+        match message {
+            Message::ToLeader(message) => {
+                let message = through_the_wire(&message);
+                self.leader_hears(to, from, &message);
+            }
+            Message::ToRegion(holder, message) => {
+                let message = through_the_wire(&message);
+                self.region_hears(&holder, &message);
+            }
+            Message::Enroll(holder) => self.enroll(to, &holder),
+            Message::Enrolled(holder) => self.enrolled(&holder),
+            Message::Beat {
+                term,
+                leader,
+                catalogue,
+            } => self.hear_beat(to, term, leader, catalogue),
+            Message::Keyed(keyed) => self.keyed_at_leader(to, &keyed),
+            Message::KeyedAnswer {
+                holder,
+                key,
+                is_charged,
+            } => self.keyed_answered(&holder, key, is_charged),
+            Message::Refund(refund) => self.refund_at_leader(to, refund),
+        }
+    }
+
+    pub fn clock(&self, region: usize) -> Clock {
+        self.regions[region].clock
+    }
+
+    /// Log time as it is now by the clock of a term.
+    pub fn log_time_of(&self, term: u64) -> Timestamp {
+        let (region, clock) = &self.group.clocks[&term];
+        let reading = self.clock(*region).reading(self.at);
+        let leading = self.leadings.values().find(|leading| leading.term == term);
+        match leading {
+            Some(leading) => leading.clock.clone().read(reading),
+            None => clock.clone().read(reading),
+        }
+    }
+
+    fn finish(&mut self) {
+        self.assert_everybody_was_answered();
+    }
+
+    /// Units that were wanted and not used, over all windows with traffic.
+    pub fn undershoot(&self) -> u64 {
+        let length = self.setup.window;
+        let mut missed = 0;
+        for turn in 0..self.setup.windows {
+            let start = EPOCH_NANOS + (self.begins + turn * length) as i64;
+            for counter in 0..self.setup.counters {
+                let account = self.group.truth.catalogue.account(counter);
+                let unused = self.audit.unused(&account, WindowId(start));
+                let wanted = self.audit.wanted.get(&turn).copied().unwrap_or(0);
+                let most = self.setup.quota.saturating_sub(wanted);
+                missed += unused.saturating_sub(most);
+            }
+        }
+        missed
+    }
+}
+
+/// What a message is after it was encoded and decoded.
+fn through_the_wire<T: serde::Serialize + serde::de::DeserializeOwned>(message: &T) -> T {
+    let bytes = postcard::to_allocvec(message).expect("it encodes");
+    postcard::from_bytes(&bytes).expect("it decodes")
+}
