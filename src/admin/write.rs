@@ -152,7 +152,8 @@ pub async fn propose(
     outcome.map(WriteAnswer::from).map_err(problem_of)
 }
 
-fn unknown(detail: impl Into<String>) -> Problem {
+/// 503: it may or may not have been done.
+pub fn unknown(detail: impl Into<String>) -> Problem {
     Problem {
         code: Code::OutcomeUnknown,
         ..Problem::unavailable(detail)

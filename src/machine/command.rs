@@ -38,7 +38,7 @@ pub enum Command {
     },
     /// A process of a region begins.
     Enroll(Holder),
-    /// A region is no member any more.
+    /// A region is no member any more: nothing is granted to it, and what it holds is stranded.
     Depart(RegionName),
     /// Which region should lead; `None`: any.
     Prefer(Option<RegionName>),

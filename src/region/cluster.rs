@@ -15,8 +15,6 @@ use anyhow::Context;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use serde::Deserialize;
-use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 
@@ -25,7 +23,6 @@ use crate::consensus::Consensus;
 use crate::consensus::Member;
 use crate::consensus::Unreachable;
 use crate::consensus::Wire;
-use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::grants::message::Pulse;
 use crate::grants::message::ToLeader;
@@ -37,10 +34,9 @@ use crate::peer::Service;
 use crate::region::config::Config;
 use crate::region::entropy;
 use crate::region::links;
+use crate::region::moves::Asked;
 use crate::region::outbox::Letter;
 use crate::region::outbox::Words;
-use crate::region::proposals::Forwarded;
-use crate::region::proposals::ProposeError;
 use crate::region::proposals::WRITE_DEADLINE;
 use crate::region::state::Region;
 
@@ -53,30 +49,12 @@ const PULSE_INTERVAL: Duration = Duration::from_millis(200);
 const MAJORITY_WITHIN: Duration = Duration::from_millis(1_000);
 /// How often waiting checks and the leader's rounds are looked at.
 const TICK_INTERVAL: Duration = Duration::from_millis(5);
+/// How often a region that wants to enroll looks whether its cluster has a name.
+const ENROLL_STEP: Duration = Duration::from_millis(5);
 /// How long one try to enroll may take.
 const ENROLL_DEADLINE: Span = Span::from_seconds(5);
 /// A region without peers founds its cluster in this time.
 const FOUNDING: Span = Span::from_seconds(15);
-/// How long a planned move may take.
-pub const MOVE_DEADLINE: Span = Span::from_seconds(35);
-
-/// What one region asks the leader for.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Asked {
-    /// To append an entry.
-    Propose(Command),
-    /// To hand the lead to a region.
-    Transfer(RegionName),
-    /// To take a region in.
-    Add {
-        /// Which.
-        region: RegionName,
-        /// Its peer listener.
-        url: String,
-    },
-    /// To let a region go.
-    Remove(RegionName),
-}
 
 /// The way of the log's messages: the links between regions.
 pub struct Links(pub Peers);
@@ -125,6 +103,7 @@ impl Handler for Served {
                 match postcard::from_bytes::<Words>(&body) {
                     Ok(Words::ToLeader(words)) => region.hear_regions(&from.region, words),
                     Ok(Words::ToRegion(words)) => region.hear_leader(&words),
+                    Ok(Words::Progress(progress)) => region.hear_progress(progress),
                     Err(error) => {
                         tracing::warn!(region = %from.region, %error, "words that cannot be read");
                     }
@@ -194,89 +173,6 @@ impl Region {
         Ok(())
     }
 
-    /// Carries out what another region asks the leader for.
-    pub async fn serve_asked(self: Arc<Self>, asked: Asked, left: Span) -> Forwarded {
-        match asked {
-            Asked::Propose(command) => self.propose_here(command, left).await,
-            Asked::Transfer(to) => {
-                self.moved(|consensus| async move { consensus.transfer(to).await })
-                    .await
-            }
-            Asked::Add { region, url } => match self.newcomer(&region, url) {
-                Ok(member) => {
-                    self.moved(|consensus| async move { consensus.add(member).await })
-                        .await
-                }
-                Err(why) => Forwarded::Unavailable(why),
-            },
-            Asked::Remove(region) => {
-                let removed = {
-                    let region = region.clone();
-                    self.moved(|consensus| async move { consensus.remove(region).await })
-                        .await
-                };
-                match removed {
-                    // What it holds is stranded from now on.
-                    Forwarded::Done { .. } => self.append(Command::Depart(region)).await,
-                    other => other,
-                }
-            }
-        }
-    }
-
-    async fn moved<F>(&self, act: impl FnOnce(Consensus) -> F) -> Forwarded
-    where
-        F: Future<Output = Result<(), consensus::ProposeError>>,
-    {
-        let Some(consensus) = self.consensus() else {
-            return Forwarded::NotLeader;
-        };
-        match act(consensus.clone()).await {
-            Ok(()) => Forwarded::Done {
-                index: 0,
-                reply: crate::machine::command::Reply::Done,
-                pending: Vec::new(),
-            },
-            Err(consensus::ProposeError::NotLeader { .. }) => Forwarded::NotLeader,
-            Err(consensus::ProposeError::Unavailable(why)) => Forwarded::Unavailable(why),
-            Err(consensus::ProposeError::OutcomeUnknown) => {
-                Forwarded::Unknown("it was not finished in time; look at the status".to_owned())
-            }
-        }
-    }
-
-    /// The member that `region` would be: it must be connected, to know its voter id.
-    fn newcomer(&self, region: &RegionName, url: String) -> Result<Member, String> {
-        let Some(peers) = self.peers() else {
-            return Err("this region has no links".to_owned());
-        };
-        peers.add(region.clone(), url.clone());
-        let known = peers
-            .status()
-            .into_iter()
-            .find(|peer| peer.region == *region)
-            .and_then(|peer| peer.identity);
-        known
-            .map(|identity| Member {
-                voter: identity.voter,
-                region: region.clone(),
-                url,
-            })
-            .ok_or_else(|| {
-                format!("{region} is not connected yet: start it, with this region among its peers")
-            })
-    }
-
-    /// Hands the lead to `to`.
-    ///
-    /// # Errors
-    /// When there is no leader, or the other does not take the lead.
-    pub async fn transfer(self: &Arc<Self>, to: RegionName) -> Result<(), ProposeError> {
-        self.ask_leader(Asked::Transfer(to), MOVE_DEADLINE)
-            .await
-            .map(|_| ())
-    }
-
     /// Finds or founds the cluster, and does what belonging to it takes, until `stop` turns true.
     pub async fn take_part(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let parts = [
@@ -314,6 +210,13 @@ impl Region {
         };
         let mut changed = peers.changed();
         let mut applied = consensus.applied();
+        if self.is_empty() && !peers.regions().is_empty() {
+            let wanted: Vec<String> = peers.regions().iter().map(ToString::to_string).collect();
+            tracing::info!(
+                peers = wanted.join(", "),
+                "no cluster yet: one is founded when all peers are up and as empty; else this region waits to be taken in"
+            );
+        }
         while self.is_empty() {
             if let Some(members) = self.founders() {
                 match consensus.found(members).await {
@@ -391,18 +294,40 @@ impl Region {
         }
     }
 
+    /// Enrolls this process, and again when its region was let go and taken in again.
     async fn enroll(self: Arc<Self>) {
+        let holder = self.reservations.holder();
+        // The entry that names the cluster brings the catalogue that a directory had before.
+        while self.replica.core().machine.cluster().is_none() {
+            tokio::time::sleep(ENROLL_STEP).await;
+        }
         loop {
-            let command = Command::Enroll(self.reservations.holder().clone());
+            let command = Command::Enroll(holder.clone());
             match self.propose(command, ENROLL_DEADLINE).await {
-                Ok(_) => break,
+                Ok(_) => {
+                    self.enrolled.send_replace(true);
+                    self.wait_until_departed().await;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "not enrolled yet");
                     tokio::time::sleep(PULSE_INTERVAL).await;
                 }
             }
         }
-        self.enrolled.send_replace(true);
+    }
+
+    /// Ready when the book knows no process of this region and the region is a member.
+    async fn wait_until_departed(&self) {
+        loop {
+            tokio::time::sleep(SURVEY_INTERVAL).await;
+            let newest = self.replica.core().machine.book().newest(&self.name);
+            let members = self.replica.members();
+            let mut all = members.voters.iter().chain(&members.learners);
+            if newest.is_none() && all.any(|member| member.region == self.name) {
+                self.enrolled.send_replace(false);
+                return;
+            }
+        }
     }
 
     async fn follow_leadership(self: Arc<Self>) {
@@ -473,14 +398,19 @@ impl Region {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if self.clock.is_manual() {
-                self.reservations.follow(self.clock.now());
-            }
-            let mut effects = Vec::new();
-            self.reservations.tick(self.clock.boot(), &mut effects);
-            self.carry_out(effects);
-            self.tick_leader();
+            self.let_time_pass();
         }
+    }
+
+    /// What time brings for reservations and for the leader.
+    pub fn let_time_pass(&self) {
+        if self.clock.is_manual() {
+            self.reservations.follow(self.clock.now());
+        }
+        let mut effects = Vec::new();
+        self.reservations.tick(self.clock.boot(), &mut effects);
+        self.carry_out(effects);
+        self.tick_leader();
     }
 
     /// Before the process ends: gives units back and hands the lead over, so that nobody has to wait.

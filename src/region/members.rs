@@ -35,6 +35,7 @@ impl Region {
                 preferred_for = 0;
                 continue;
             }
+            self.tell_progress(consensus);
             self.take_back(consensus, peers).await;
             pause = pause.saturating_sub(1);
             if pause > 0 {

@@ -25,7 +25,7 @@ use crate::machine::command::Reply;
 use crate::machine::give::Given;
 use crate::peer::PeerError;
 use crate::peer::Service;
-use crate::region::cluster::Asked;
+use crate::region::moves::Asked;
 use crate::region::state::Region;
 
 /// How long an admin write may take.
@@ -134,9 +134,15 @@ impl Region {
     ) -> Result<Done, ProposeError> {
         let started = self.clock.stopwatch();
         let mut why = "no region leads at the moment".to_owned();
+        // A move may take long once it has begun; for somebody to begin it nobody waits as long.
+        let patience = if asked.is_worth_another_try() {
+            deadline
+        } else {
+            deadline.min(WRITE_DEADLINE)
+        };
         loop {
             let left = deadline.minus(started.elapsed());
-            if left.is_zero() {
+            if patience.minus(started.elapsed()).is_zero() {
                 return Err(ProposeError::Unavailable(why));
             }
             match self.try_ask(&asked, left).await? {
@@ -161,20 +167,8 @@ impl Region {
         };
         let leadership = consensus.leadership().borrow().clone();
         if leadership.is_self {
-            return match Arc::clone(self).serve_asked(asked.clone(), left).await {
-                Forwarded::Done {
-                    index,
-                    reply,
-                    pending,
-                } => Ok(Ok(Done {
-                    index,
-                    reply,
-                    pending,
-                })),
-                Forwarded::NotLeader => Ok(Err("the leader is changing".to_owned())),
-                Forwarded::Unavailable(why) => Ok(Err(why)),
-                Forwarded::Unknown(why) => Err(ProposeError::OutcomeUnknown(why)),
-            };
+            let said = Arc::clone(self).serve_asked(asked.clone(), left).await;
+            return settled(asked, said);
         }
         let Some(leader) = leadership.leader else {
             return Ok(Err("no region leads at the moment".to_owned()));
@@ -198,18 +192,7 @@ impl Region {
             Err(error) => return Ok(Err(format!("{} leads: {error}", leader.region))),
         };
         match postcard::from_bytes::<Forwarded>(&body) {
-            Ok(Forwarded::Done {
-                index,
-                reply,
-                pending,
-            }) => Ok(Ok(Done {
-                index,
-                reply,
-                pending,
-            })),
-            Ok(Forwarded::NotLeader) => Ok(Err("the leader is changing".to_owned())),
-            Ok(Forwarded::Unavailable(why)) => Ok(Err(why)),
-            Ok(Forwarded::Unknown(why)) => Err(ProposeError::OutcomeUnknown(why)),
+            Ok(said) => settled(asked, said),
             Err(error) => Err(ProposeError::OutcomeUnknown(format!(
                 "the answer of {} cannot be read: {error}",
                 leader.region
@@ -293,6 +276,25 @@ impl Region {
         if tokio::time::timeout(left.to_std(), reached).await.is_err() {
             tracing::warn!(index, "a change is committed and not yet in force here");
         }
+    }
+}
+
+/// What the leader's word means for whoever asked; the inner error says that it may be tried again.
+fn settled(asked: &Asked, said: Forwarded) -> Result<Result<Done, String>, ProposeError> {
+    match said {
+        Forwarded::Done {
+            index,
+            reply,
+            pending,
+        } => Ok(Ok(Done {
+            index,
+            reply,
+            pending,
+        })),
+        Forwarded::NotLeader => Ok(Err("the leader is changing".to_owned())),
+        Forwarded::Unavailable(why) if asked.is_worth_another_try() => Ok(Err(why)),
+        Forwarded::Unavailable(why) => Err(ProposeError::Unavailable(why)),
+        Forwarded::Unknown(why) => Err(ProposeError::OutcomeUnknown(why)),
     }
 }
 

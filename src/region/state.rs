@@ -48,6 +48,7 @@ use crate::region::entropy;
 use crate::region::faults::Faults;
 use crate::region::outbox::Letter;
 use crate::region::outbox::Outbox;
+use crate::region::progress::Heard;
 use crate::region::rejections::Rejections;
 use crate::region::replica::Replica;
 use crate::region::requests::Requests;
@@ -66,6 +67,10 @@ use crate::usage::record::CounterRecord;
 
 /// The counters of a limit for tenants of a plan.
 type Metered = (LimitId, Option<PlanName>, Mode, Arc<LimitMeters>);
+
+/// What `/readyz` says of a region that has no catalogue.
+const NO_CLUSTER: &str =
+    "catalogue (no cluster yet: waits until all its peers are up, or it is taken in)";
 
 /// A running region.
 pub struct Region {
@@ -93,6 +98,8 @@ pub struct Region {
     pub replica: Arc<Replica>,
     /// What it holds of strict limits.
     pub reservations: Reservations,
+    /// How far the members are, as the leader told last.
+    pub progress: Mutex<Option<Heard>>,
     /// Its requests to the log.
     pub requests: Requests,
     /// What strict limits let through while the leader was out of reach.
@@ -112,6 +119,8 @@ pub struct Region {
     pub metrics: Metrics,
     /// How long an answer to a keyed request is remembered.
     pub retention: Span,
+    /// How long after its end a window of a strict limit is shown in the ledger.
+    pub keep_closed: Span,
     /// Which headers answers carry.
     pub header_styles: HeaderStyles,
     /// Who may use the check API.
@@ -193,6 +202,7 @@ impl Region {
             store,
             replica: Arc::new(Replica::new()),
             reservations: Reservations::new(holder, seed()),
+            progress: Mutex::default(),
             requests: Requests::default(),
             debts: Debts::default(),
             has_majority: AtomicBool::new(true),
@@ -202,6 +212,7 @@ impl Region {
             peer_url,
             metrics: Metrics::new(&config.metrics.endpoints),
             retention: config.idempotency.retention,
+            keep_closed: config.strict_keep_closed,
             header_styles: HeaderStyles::new(&config.header_styles),
             check_auth: config.auth.check,
             admin_token: config.auth.admin_token.clone(),
@@ -339,10 +350,20 @@ impl Region {
         }
     }
 
-    /// Whether each condition for serving is met. A peer out of reach is none of them.
+    /// The id of the cluster that this region belongs to, or has belonged to before it started.
+    pub fn cluster_id(&self) -> Option<u64> {
+        let kept = self.store.identity().cluster;
+        kept.or_else(|| self.replica.core().machine.cluster())
+    }
+
+    /// Whether each condition for serving is met. A peer out of reach is none of them, but for a region that
+    /// has never belonged to a cluster: it has no catalogue to serve by.
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         [
-            ("catalogue", self.store.identity().cluster.is_some()),
+            match self.cluster_id() {
+                Some(_) => ("catalogue", true),
+                None => (NO_CLUSTER, false),
+            },
             ("store", !self.store.is_failed()),
             ("accepting", !self.draining.load(Ordering::Relaxed)),
         ]
@@ -361,6 +382,8 @@ impl Region {
     /// Notes that the manual clock tells a time that somebody chose.
     pub fn note_clock_set(&self) {
         self.manual_set.store(true, Ordering::Relaxed);
+        // The next check must not find the windows of the time before.
+        self.let_time_pass();
     }
 
     /// Whether the clock tells a time that things may expire by.
@@ -415,6 +438,7 @@ impl Region {
             .set(i64::try_from(self.view().version()).unwrap_or(i64::MAX));
         metrics.set_clock_steps_back(self.clock.steps_followed_back());
         self.measure_peers();
+        metrics.show_cluster(&self.cluster_reading());
         let refused = self.ledger.refused_keys();
         let told = self.refused_keys_told.swap(refused, Ordering::Relaxed);
         metrics

@@ -96,6 +96,7 @@ proptest! {
         }
         prop_assert_eq!(original.log_time(), copy.log_time());
         prop_assert_eq!(original.book(), copy.book());
+        prop_assert_eq!(&original.closed, &copy.closed);
         prop_assert_eq!(original.catalogue(), copy.catalogue());
     }
 }
