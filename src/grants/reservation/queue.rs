@@ -207,6 +207,15 @@ impl Queue {
         }
     }
 
+    /// Puts one back that was overdue and is told to try again: from now on it is late.
+    pub(super) fn put_late(&mut self, waiter: Waiter) {
+        let place = self.next_place;
+        self.next_place += 1;
+        self.places.insert(waiter.ticket, place);
+        let state = State::Late;
+        self.enter(place, Waiter { state, ..waiter });
+    }
+
     /// Takes out everybody asleep, in order.
     pub(super) fn take_asleep(&mut self, mut taken: impl FnMut(Ticket)) {
         let mut places: Vec<u64> = self.asleep.iter().map(|(_, place)| *place).collect();

@@ -76,6 +76,7 @@ impl Reservation {
             let is_dry = held.is_some_and(|held| held.believed_dry(now.boot).is_some());
             let verdict = if free >= waiter.units {
                 // What it lacks is another limit, which has the last word.
+                queue.put_late(waiter);
                 Verdict::Retry
             } else if was_answered || is_dry {
                 let retry_after = held.map_or(super::RETRY_AFTER_MIN, |held| held.retry_after(now));

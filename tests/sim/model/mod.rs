@@ -278,7 +278,9 @@ impl World {
         for region in 0..world.setup.regions {
             world.start(region);
             let first = world.regions[region].source.next(&mut world.rng, begins);
-            world.schedule(first, Event::Arrive(region));
+            if first < ends {
+                world.schedule(first, Event::Arrive(region));
+            }
         }
         world.elect(0);
         world.plan_faults();
