@@ -128,13 +128,13 @@ impl Machine {
             }
         }
         let units = match &give.source {
-            Source::Charge { receipt, hold } => Some(self.from_charge(give, receipt, *hold)),
+            Source::Charge { receipt, hold } => Some(self.refund_charge(give, receipt, *hold)),
             Source::Use {
                 limit,
                 key,
                 epoch,
                 window,
-            } => self.from_use(give, (limit, key, *epoch), *window),
+            } => self.refund_use(give, (limit, key, *epoch), *window),
         };
         let Some(units) = units else {
             return Given::Stale {
@@ -148,7 +148,7 @@ impl Machine {
         Given::Units(units)
     }
 
-    fn from_charge(&mut self, give: &GiveBack, receipt: &Receipt, hold: u128) -> u64 {
+    fn refund_charge(&mut self, give: &GiveBack, receipt: &Receipt, hold: u128) -> u64 {
         let account = Account {
             tenant: give.tenant.clone(),
             limit: receipt.counter.limit.clone(),
@@ -170,7 +170,7 @@ impl Machine {
         moved.units
     }
 
-    fn from_use(
+    fn refund_use(
         &mut self,
         give: &GiveBack,
         (limit, key, epoch): (&LimitName, &CompactString, u64),

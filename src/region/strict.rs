@@ -56,6 +56,10 @@ pub struct Parts<'a> {
 
 /// What came of one step.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box would cost every strict check an allocation"
+)]
 pub enum Stepped {
     /// It is decided, and charged if it was allowed.
     Decided(Outcome),

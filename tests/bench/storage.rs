@@ -3,8 +3,6 @@
 use std::time::Instant;
 
 use highwater::domain::time::Timestamp;
-use highwater::region::clock::Clock;
-use highwater::region::state::Region;
 use highwater::store::Batch;
 
 use crate::Row;
