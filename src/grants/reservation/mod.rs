@@ -23,6 +23,9 @@
 //!   [`Reservation::due`] names.
 //! - `cost` 0 only looks: it is always `Ready` and waits for nothing.
 //!
+//! - A check that waits at several reservations is retried whenever one of them has its units. Wakes of one
+//!   waiter have growing rests between them, so two checks that lack each other's units cannot spin.
+//!
 //! **Windows.** Units belong to a window of log time and are used only between its `not_before` and
 //! `not_after` on the own boot clock ([`Exchange`]). Between two windows there is a gap of about a round
 //! trip in which checks wait for the next one. Units of the next window are asked for ahead.

@@ -407,6 +407,33 @@ impl World {
 
     fn finish(&mut self) {
         self.assert_everybody_was_answered();
+        self.assert_all_is_well_again();
+    }
+
+    /// Some seconds after the last fault there is a leader, and everybody knows it and the catalogue.
+    fn assert_all_is_well_again(&self) {
+        let leading = self
+            .group
+            .leader
+            .and_then(|leader| self.leadings.get(&leader));
+        let leads = leading.is_some_and(|leading| leading.leader.is_some());
+        assert!(leads, "nobody leads");
+        let version = self.group.truth.catalogue.version;
+        for process in self
+            .regions
+            .iter()
+            .filter_map(|region| region.process.as_ref())
+        {
+            let known = process.catalogue.as_ref().map(|known| known.version);
+            let holder = &process.holder;
+            assert_eq!(known, Some(version), "{holder:?} has an old catalogue");
+            let term = process.leader.map(|(term, _)| term);
+            assert_eq!(term, Some(self.group.term), "{holder:?} asks an old leader");
+            assert!(
+                self.group.truth.book.is_newest(holder),
+                "{holder:?} is not enrolled"
+            );
+        }
     }
 
     /// Units that were wanted and not used, over all windows with traffic.

@@ -59,7 +59,11 @@ fn one_who_lacks_another_limit_is_passed_over_and_blocks_nobody() {
         [(1, Verdict::Retry)],
         "the other limit has the last word"
     );
-    assert!(scene.reservation.queue.is_none());
+    scene.pass(10_000);
+    assert!(
+        scene.reservation.queue.is_none(),
+        "who never comes back is forgotten"
+    );
 }
 
 #[test]
