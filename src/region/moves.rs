@@ -36,7 +36,7 @@ const LOOK_STEP: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Asked {
     /// To append an entry.
-    Propose(Command),
+    Propose(Box<Command>),
     /// To hand the lead to a region.
     Transfer(RegionName),
     /// To take a region in.
@@ -221,7 +221,7 @@ impl Region {
     /// Carries out what another region asks the leader for.
     pub async fn serve_asked(self: Arc<Self>, asked: Asked, left: Span) -> Forwarded {
         match asked {
-            Asked::Propose(command) => self.propose_here(command, left).await,
+            Asked::Propose(command) => self.propose_here(*command, left).await,
             Asked::Transfer(to) => {
                 self.moved(|consensus| async move { consensus.transfer(to).await })
                     .await

@@ -120,7 +120,8 @@ impl Region {
         command: Command,
         deadline: Span,
     ) -> Result<Done, ProposeError> {
-        self.ask_leader(Asked::Propose(command), deadline).await
+        self.ask_leader(Asked::Propose(Box::new(command)), deadline)
+            .await
     }
 
     /// Asks the leader for something and waits until it is done, and in force here.
