@@ -308,7 +308,7 @@ impl Region {
     /// Whether each condition for serving is met. A peer out of reach is none of them.
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         [
-            ("catalogue", self.store.identity().cluster.is_some()),
+            ("catalogue", self.replica.is_founded()),
             ("store", !self.store.is_failed()),
             ("accepting", !self.draining.load(Ordering::Relaxed)),
         ]

@@ -60,6 +60,9 @@ pub fn judge(record: &Record, amounts: &Amounts, root: &Path) -> Report {
     let given = record.given();
     let mut report = Report::default();
     for one in &told {
+        if matches!(one.status, 400..=404 | 422 | 500) {
+            report.violations.push(format!("no right answer: {one:?}"));
+        }
         let name = format!("{} {}", one.status, one.reason);
         *report.answers.entry(name.trim().to_owned()).or_default() += 1;
         for said in one.said.iter().filter(|_| one.status == 200) {

@@ -69,8 +69,6 @@ pub struct Cluster {
     pub regions: Vec<Region>,
     /// The harness's clock.
     pub clock: Clock,
-    /// Where logs and data are.
-    pub root: PathBuf,
 }
 
 /// Ports that nobody listens on at the moment. Held together, so that none is given twice.
@@ -135,16 +133,7 @@ impl Cluster {
         Self {
             regions,
             clock,
-            root: root.to_owned(),
         }
-    }
-
-    /// Starts every region and waits until one leads and all have the same log.
-    pub async fn start(&self) {
-        for region in &self.regions {
-            region.start().await;
-        }
-        self.wait_whole(Duration::from_secs(60)).await;
     }
 
     /// The region that leads, as far as the others know; a leader that is cut off may think otherwise.

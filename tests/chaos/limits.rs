@@ -177,11 +177,6 @@ impl Amounts {
         }
     }
 
-    /// The amount that was asked for last.
-    pub fn last(&self, limit: &'static str) -> u64 {
-        self.0.lock()[limit].last().map_or(0, |force| force.quota)
-    }
-
     /// The largest that may have been in force between two instants, with the clocks' slack.
     pub fn largest(&self, limit: &str, from: i64, until: i64) -> u64 {
         let all = self.0.lock();

@@ -179,8 +179,11 @@ impl Caller {
             .iter()
             .map(|target| (target.limit.name, target.key.as_str(), target.cost))
             .collect();
-        let said = answer.map(|answer| record::said(answer, &costs)).unwrap_or_else(|| {
-            let lost = |(limit, key, cost): &(&str, &str, u64)| record::Said {
+        let mut said = answer
+            .map(|answer| record::said(answer, &costs))
+            .unwrap_or_default();
+        if said.is_empty() {
+            let unsaid = |(limit, key, cost): &(&str, &str, u64)| record::Said {
                 limit: (*limit).to_owned(),
                 key: (*key).to_owned(),
                 cost: *cost,
@@ -190,10 +193,10 @@ impl Caller {
                 decided_by: String::new(),
                 degraded: false,
                 allowed: false,
-                reason: "no answer".to_owned(),
+                reason: String::new(),
             };
-            costs.iter().map(lost).collect()
-        });
+            said = costs.iter().map(unsaid).collect();
+        }
         self.load.record.tell(Told {
             region: self.load.cluster.regions[self.region].name,
             tenant: targets[0].tenant,

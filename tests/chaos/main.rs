@@ -104,6 +104,11 @@ async fn run(root: &std::path::Path) {
     let report = audit::judge(&record, &amounts, root);
     let events = record.events.lock().join("\n");
     std::fs::write(root.join("events.txt"), events).expect("the events are written");
+    let lines = |all: Vec<String>| all.join("\n");
+    let told = record.told().iter().map(|told| format!("{told:?}")).collect();
+    std::fs::write(root.join("told.txt"), lines(told)).expect("the answers are written");
+    let given = record.given().iter().map(|given| format!("{given:?}")).collect();
+    std::fs::write(root.join("given.txt"), lines(given)).expect("what went back is written");
     println!("faults: {:?}", record.faults.lock());
     println!("answers: {:?}", report.answers);
     println!("allowed by: {:?}", report.decided);
@@ -123,7 +128,7 @@ async fn run(root: &std::path::Path) {
         }
     }
     println!("{} violations", violations.len());
-    for violation in &violations {
+    for violation in violations.iter().take(30) {
         println!("VIOLATION {violation}");
     }
     assert!(violations.is_empty(), "{} violations; seed {seed}", violations.len());
