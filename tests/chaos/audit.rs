@@ -80,13 +80,17 @@ pub fn judge(record: &Record, amounts: &Amounts, root: &Path) -> Report {
 /// Whether the answer's epoch may be a later one than that of its charge: it is the answer to a repeat.
 fn is_doubtful(record: &Record, told: &Told, limit: &str, key: &str) -> bool {
     told.tries > 1
-        && record.resets.lock().iter().any(|(of, tenant, reset, sent, answered)| {
-            *of == limit
-                && *tenant == told.tenant
-                && reset == key
-                && *sent <= told.heard + SLACK_MS
-                && *answered >= told.sent - SLACK_MS
-        })
+        && record
+            .resets
+            .lock()
+            .iter()
+            .any(|(of, tenant, reset, sent, answered)| {
+                *of == limit
+                    && *tenant == told.tenant
+                    && reset == key
+                    && *sent <= told.heard + SLACK_MS
+                    && *answered >= told.sent - SLACK_MS
+            })
 }
 
 fn windows(
@@ -98,8 +102,16 @@ fn windows(
     report: &mut Report,
 ) {
     let mut sums: BTreeMap<Place, Sum> = BTreeMap::new();
-    for (index, one) in told.iter().enumerate().filter(|(_, told)| told.status == 200) {
-        for said in one.said.iter().filter(|said| said.allowed && !said.degraded) {
+    for (index, one) in told
+        .iter()
+        .enumerate()
+        .filter(|(_, told)| told.status == 200)
+    {
+        for said in one
+            .said
+            .iter()
+            .filter(|said| said.allowed && !said.degraded)
+        {
             let Some(Kind::Windowed(length)) = limit(&said.limit).map(|limit| limit.kind) else {
                 continue;
             };
@@ -110,7 +122,9 @@ fn windows(
                 continue;
             }
             if one.sent > start + length + SLACK_MS || one.heard < start - SLACK_MS {
-                report.violations.push(format!("outside its window: {one:?}"));
+                report
+                    .violations
+                    .push(format!("outside its window: {one:?}"));
             }
             let sum = sums
                 .entry(Place {
@@ -184,7 +198,10 @@ fn line(told: &Told, limit: &str) -> String {
         told.tries,
         told.is_hold,
         said.map(|said| said.quota),
-        told.said.iter().map(|said| said.limit.as_str()).collect::<Vec<_>>(),
+        told.said
+            .iter()
+            .map(|said| said.limit.as_str())
+            .collect::<Vec<_>>(),
     )
 }
 
@@ -194,7 +211,11 @@ fn buckets(told: &[Told], root: &Path, report: &mut Report) {
         let Kind::Bucket(per) = of.kind else { continue };
         let mut counters: BTreeMap<(&str, &str, u64), Vec<(i64, i64, u64)>> = BTreeMap::new();
         for one in told.iter().filter(|told| told.status == 200) {
-            for said in one.said.iter().filter(|said| said.limit == of.name && !said.degraded) {
+            for said in one
+                .said
+                .iter()
+                .filter(|said| said.limit == of.name && !said.degraded)
+            {
                 counters
                     .entry((one.tenant, &said.key, said.epoch))
                     .or_default()
@@ -212,7 +233,8 @@ fn buckets(told: &[Told], root: &Path, report: &mut Report) {
                     }
                     units += cost;
                     let time = u64::try_from(heard - from + BUCKET_SLACK_MS).expect("later");
-                    let most = of.quota + (of.quota * time).div_ceil(u64::try_from(per).expect("long"));
+                    let most =
+                        of.quota + (of.quota * time).div_ceil(u64::try_from(per).expect("long"));
                     if units > most {
                         worst = Some((*heard, units, most));
                     }
@@ -222,9 +244,15 @@ fn buckets(told: &[Told], root: &Path, report: &mut Report) {
                         "{} of {counter:?}: {units} > {most} from {from} to {until}",
                         of.name
                     ));
-                    let text: String = charges.iter().map(|charge| format!("{charge:?}\n")).collect();
-                    fs::write(root.join(format!("bucket-{}.txt", report.violations.len())), text)
-                        .expect("the answers are written");
+                    let text: String = charges
+                        .iter()
+                        .map(|charge| format!("{charge:?}\n"))
+                        .collect();
+                    fs::write(
+                        root.join(format!("bucket-{}.txt", report.violations.len())),
+                        text,
+                    )
+                    .expect("the answers are written");
                     break;
                 }
             }
@@ -238,7 +266,9 @@ fn leases(record: &Record, report: &mut Report) {
     let most = limit("lease").map_or(0, |limit| limit.quota);
     let mut counters: BTreeMap<(&str, String, u64), Vec<(i64, i64)>> = BTreeMap::new();
     for lease in record.leases() {
-        let steps = counters.entry((lease.tenant, lease.key, lease.epoch)).or_default();
+        let steps = counters
+            .entry((lease.tenant, lease.key, lease.epoch))
+            .or_default();
         steps.push((lease.from, 1));
         steps.push((lease.until, -1));
     }
@@ -263,7 +293,11 @@ fn leases(record: &Record, report: &mut Report) {
 pub fn once(record: &Record, tenant: &str, key: &str) -> (u64, u64) {
     let (mut least, mut most) = (0_u64, 0_u64);
     for told in record.told().iter().filter(|told| told.tenant == tenant) {
-        for said in told.said.iter().filter(|said| said.limit == "once" && said.key == key) {
+        for said in told
+            .said
+            .iter()
+            .filter(|said| said.limit == "once" && said.key == key)
+        {
             match told.status {
                 200 => {
                     least += said.cost;

@@ -14,7 +14,9 @@ pub struct Clock {
 impl Clock {
     /// A clock that starts at the system's time.
     pub fn start() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("after 1970");
         Self {
             began: Instant::now(),
             began_unix_ms: i64::try_from(since.as_millis()).expect("near"),

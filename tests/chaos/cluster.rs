@@ -130,10 +130,7 @@ impl Cluster {
                 }
             })
             .collect();
-        Self {
-            regions,
-            clock,
-        }
+        Self { regions, clock }
     }
 
     /// The region that leads, as far as the others know; a leader that is cut off may think otherwise.
@@ -165,23 +162,34 @@ impl Cluster {
 
     async fn is_whole(&self) -> Result<(), String> {
         for region in &self.regions {
-            let status = region.admin(Method::GET, "/admin/v1/cluster", &Value::Null).await?;
+            let status = region
+                .admin(Method::GET, "/admin/v1/cluster", &Value::Null)
+                .await?;
             let peers = status.body["peers"].as_array().cloned().unwrap_or_default();
             for peer in peers {
                 if peer["connected"] != true || peer["connected_to_us"] != true {
-                    return Err(format!("{} has no link with {}", region.name, peer["region"]));
+                    return Err(format!(
+                        "{} has no link with {}",
+                        region.name, peer["region"]
+                    ));
                 }
             }
         }
         for region in &self.regions {
             let body = json!({ "plan": "all" });
             let written = region
-                .admin(Method::PUT, &format!("/admin/v1/tenants/whole-{}", region.name), &body)
+                .admin(
+                    Method::PUT,
+                    &format!("/admin/v1/tenants/whole-{}", region.name),
+                    &body,
+                )
                 .await?;
             if !written.is_success() {
                 return Err(format!("{}: {written:?}", region.name));
             }
-            let pending = written.body["pending_regions"].as_array().map_or(0, Vec::len);
+            let pending = written.body["pending_regions"]
+                .as_array()
+                .map_or(0, Vec::len);
             if pending > 0 {
                 return Err(format!("{}", written.body));
             }
@@ -212,7 +220,10 @@ impl Region {
             .arg("serve")
             .arg("--config")
             .arg(self.directory.join("region.toml"))
-            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
+            .env(
+                "RUST_LOG",
+                std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()),
+            )
             .stdin(Stdio::null())
             .stdout(log())
             .stderr(log())
@@ -221,7 +232,11 @@ impl Region {
         self.starts.fetch_add(1, Ordering::Relaxed);
         let deadline = tokio::time::Instant::now() + LIVE_WITHIN;
         loop {
-            if self.get("/livez").await.is_ok_and(|answer| answer.is_success()) {
+            if self
+                .get("/livez")
+                .await
+                .is_ok_and(|answer| answer.is_success())
+            {
                 break;
             }
             let ended = started.try_wait().expect("the child is ours");
@@ -229,7 +244,10 @@ impl Region {
             if ended.is_some() || is_late {
                 started.kill().ok();
                 started.wait().ok();
-                panic!("{} did not start ({ended:?}); its log is in {:?}", self.name, self.directory);
+                panic!(
+                    "{} did not start ({ended:?}); its log is in {:?}",
+                    self.name, self.directory
+                );
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -300,9 +318,10 @@ impl Region {
     /// The term in which the newest process leads, by its log.
     fn leads_in(&self) -> Option<u64> {
         let log = self.log();
-        let last = log.lines().rev().find(|line| {
-            line.contains("this region leads") || line.contains(" serving")
-        })?;
+        let last = log
+            .lines()
+            .rev()
+            .find(|line| line.contains("this region leads") || line.contains(" serving"))?;
         if !last.contains("this region leads") || last.contains("no more") {
             return None;
         }
@@ -321,7 +340,12 @@ impl Region {
     }
 
     /// `POST` on the check listener.
-    pub async fn post(&self, path: &str, key: Option<&str>, body: &Value) -> Result<Answer, String> {
+    pub async fn post(
+        &self,
+        path: &str,
+        key: Option<&str>,
+        body: &Value,
+    ) -> Result<Answer, String> {
         let url = format!("http://127.0.0.1:{}{path}", self.ports[0]);
         let mut request = self.client.post(url).json(body);
         if let Some(key) = key {
@@ -352,7 +376,10 @@ impl Region {
 async fn send(request: reqwest::RequestBuilder) -> Result<Answer, String> {
     let response = request.send().await.map_err(|error| format!("{error:?}"))?;
     let status = response.status().as_u16();
-    let body = response.bytes().await.map_err(|error| format!("{error:?}"))?;
+    let body = response
+        .bytes()
+        .await
+        .map_err(|error| format!("{error:?}"))?;
     Ok(Answer {
         status,
         body: serde_json::from_slice(&body).unwrap_or(Value::Null),

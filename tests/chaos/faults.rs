@@ -60,7 +60,11 @@ impl Chaos {
             cluster: Arc::clone(cluster),
             record: Arc::clone(record),
             amounts: Arc::clone(amounts),
-            busy: cluster.regions.iter().map(|_| AtomicBool::new(false)).collect(),
+            busy: cluster
+                .regions
+                .iter()
+                .map(|_| AtomicBool::new(false))
+                .collect(),
             wiping: Arc::new(Semaphore::new(1)),
             moving: Arc::new(Semaphore::new(1)),
         })
@@ -71,7 +75,7 @@ impl Chaos {
         let mut running = Vec::new();
         let mut next_change = self.cluster.clock.now();
         while self.cluster.clock.now() < until {
-            let pause = random.random_range(300..2_500);
+            let pause = random.random_range(300..4_000);
             tokio::time::sleep(Duration::from_millis(pause)).await;
             let fault = Arc::clone(&self).begin(&mut random).await;
             running.extend(fault);
@@ -124,11 +128,15 @@ impl Chaos {
         match kind {
             "kill" | "kill leader" if self.take(region) => {
                 self.note(kind, region, &format!("for {down_ms} ms"));
-                Some(tokio::spawn(async move { chaos.killed(region, down_ms, false).await }))
+                Some(tokio::spawn(async move {
+                    chaos.killed(region, down_ms, false).await
+                }))
             }
             "terminate" if self.take(region) => {
                 self.note(kind, region, "");
-                Some(tokio::spawn(async move { chaos.terminated(region, down_ms).await }))
+                Some(tokio::spawn(async move {
+                    chaos.terminated(region, down_ms).await
+                }))
             }
             "pause" | "pause leader" if self.take(region) => {
                 let ms = random.random_range(1_000..10_000);
@@ -145,7 +153,9 @@ impl Chaos {
             "transfer" => {
                 let to = (region + random.random_range(1..count.max(2))) % count;
                 self.note(kind, to, "");
-                Some(tokio::spawn(async move { chaos.transfer(region, to).await }))
+                Some(tokio::spawn(
+                    async move { chaos.transfer(region, to).await },
+                ))
             }
             "kill" | "kill leader" | "pause" | "pause leader" | "terminate" => None,
             _ => {
@@ -154,7 +164,10 @@ impl Chaos {
                 Some(tokio::spawn(async move {
                     let region = &chaos.cluster.regions[region];
                     // A region that is down has no faults.
-                    region.admin(Method::POST, "/admin/v1/faults", &plan).await.ok();
+                    region
+                        .admin(Method::POST, "/admin/v1/faults", &plan)
+                        .await
+                        .ok();
                 }))
             }
         }
@@ -163,7 +176,7 @@ impl Chaos {
     fn link_or_clock_fault(&self, kind: &str, region: usize, random: &mut StdRng) -> Value {
         let count = self.cluster.regions.len();
         let peer = (region + random.random_range(1..count.max(2))) % count;
-        let ttl = format!("{}ms", random.random_range(1_000..8_000));
+        let ttl = format!("{}ms", random.random_range(500..6_000));
         let mut plan = match kind {
             "partition" => json!({ "kind": "partition", "ttl": ttl }),
             "partition one way" => {
@@ -221,13 +234,12 @@ impl Chaos {
         }
         self.note("wipe", region, "");
         let chaos = Arc::clone(self);
+        let before = self.taken_back(region);
         Some(tokio::spawn(async move {
             chaos.killed(region, down_ms, true).await;
-            // It is back when it knows the catalogue.
+            // Until then its old voter counts for the majority, and another loss would be one too many.
             for _ in 0..1_200 {
-                let of = &chaos.cluster.regions[region];
-                let status = of.admin(Method::GET, "/admin/v1/cluster", &Value::Null).await;
-                if status.is_ok_and(|status| status.body["catalogue_version"].as_u64() > Some(0)) {
+                if chaos.taken_back(region) > before {
                     break;
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -237,13 +249,29 @@ impl Chaos {
         }))
     }
 
+    /// How often leaders have said that the region's new directory votes.
+    fn taken_back(&self, region: usize) -> usize {
+        let name = self.cluster.regions[region].name;
+        let logs = self.cluster.regions.iter().map(crate::cluster::Region::log);
+        logs.map(|log| {
+            log.lines()
+                .filter(|line| line.contains("it was taken back") && line.contains(name))
+                .count()
+        })
+        .sum()
+    }
+
     async fn transfer(&self, from: usize, to: usize) {
         let Ok(_permit) = self.moving.acquire().await else {
             return;
         };
         let name = self.cluster.regions[to].name;
         let answer = self.cluster.regions[from]
-            .admin(Method::POST, "/admin/v1/cluster/leader", &json!({ "region": name }))
+            .admin(
+                Method::POST,
+                "/admin/v1/cluster/leader",
+                &json!({ "region": name }),
+            )
             .await;
         let status = answer.map_or(0, |answer| answer.status);
         self.event(&format!("transfer to {name}: {status}"));
@@ -260,15 +288,25 @@ impl Chaos {
             let changing: Vec<_> = LIMITS.iter().filter(|limit| limit.changes).collect();
             let limit = changing[random.random_range(0..changing.len())];
             let quota = random.random_range(limit.quota / 4..=limit.quota * 2);
-            self.amounts.begin(limit.name, quota, self.cluster.clock.now());
+            self.amounts
+                .begin(limit.name, quota, self.cluster.clock.now());
             let path = format!("/admin/v1/limits/{}", limit.name);
-            let answer = region.admin(Method::PUT, &path, &limit.definition(quota)).await;
-            let is_done = answer.as_ref().is_ok_and(super::cluster::Answer::is_success);
+            let answer = region
+                .admin(Method::PUT, &path, &limit.definition(quota))
+                .await;
+            let is_done = answer
+                .as_ref()
+                .is_ok_and(super::cluster::Answer::is_success);
             if is_done {
-                self.amounts.acknowledged(limit.name, self.cluster.clock.now());
+                self.amounts
+                    .acknowledged(limit.name, self.cluster.clock.now());
             }
             let status = answer.map_or(0, |answer| answer.status);
-            self.record.fault(if is_done { "amount changed" } else { "amount in doubt" });
+            self.record.fault(if is_done {
+                "amount changed"
+            } else {
+                "amount in doubt"
+            });
             self.event(&format!("{} = {quota}: {status}", limit.name));
             return;
         }
@@ -281,7 +319,9 @@ impl Chaos {
         let key = format!("user {}", random.random_range(0..KEYS));
         let sent = self.cluster.clock.now();
         let path = format!("/admin/v1/tenants/{tenant}/limits/{}/reset", limit.name);
-        let answer = region.admin(Method::POST, &path, &json!({ "key": key })).await;
+        let answer = region
+            .admin(Method::POST, &path, &json!({ "key": key }))
+            .await;
         let status = answer.map_or(0, |answer| answer.status);
         let answered = if status == 200 {
             self.cluster.clock.now()
@@ -300,7 +340,9 @@ impl Chaos {
     pub async fn heal(&self) {
         for region in &self.cluster.regions {
             region.resume().await;
-            let faults = region.admin(Method::GET, "/admin/v1/faults", &Value::Null).await;
+            let faults = region
+                .admin(Method::GET, "/admin/v1/faults", &Value::Null)
+                .await;
             let faults = faults.map(|faults| faults.body).unwrap_or_default();
             for fault in faults["faults"].as_array().into_iter().flatten() {
                 let id = fault["id"].as_str().unwrap_or_default();

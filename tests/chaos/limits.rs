@@ -46,7 +46,13 @@ pub struct Limit {
     pub changes: bool,
 }
 
-const fn windowed(name: &'static str, seconds: i64, quota: u64, cost_max: u64, weight: u32) -> Limit {
+const fn windowed(
+    name: &'static str,
+    seconds: i64,
+    quota: u64,
+    cost_max: u64,
+    weight: u32,
+) -> Limit {
     Limit {
         name,
         kind: Kind::Windowed(seconds * 1_000),
@@ -62,19 +68,42 @@ const fn windowed(name: &'static str, seconds: i64, quota: u64, cost_max: u64, w
 pub const LIMITS: [Limit; 15] = [
     windowed("w5-one", 5, 1, 1, 4),
     windowed("w5-ten", 5, 10, 3, 6),
-    Limit { changes: true, ..windowed("w5-many", 5, 60, 5, 8) },
+    Limit {
+        changes: true,
+        ..windowed("w5-many", 5, 60, 5, 8)
+    },
     windowed("w10-two", 10, 2, 1, 4),
-    Limit { gives_back: true, ..windowed("w10-twenty", 10, 20, 5, 8) },
-    Limit { changes: true, ..windowed("w10-more", 10, 150, 5, 10) },
+    Limit {
+        gives_back: true,
+        ..windowed("w10-twenty", 10, 20, 5, 8)
+    },
+    Limit {
+        changes: true,
+        ..windowed("w10-more", 10, 150, 5, 10)
+    },
     windowed("w10-huge", 10, 100_000, 5, 6),
-    Limit { gives_back: true, changes: true, ..windowed("w60-fifty", 60, 50, 5, 6) },
+    Limit {
+        gives_back: true,
+        changes: true,
+        ..windowed("w60-fifty", 60, 50, 5, 6)
+    },
     windowed("w60-thousand", 60, 1_000, 5, 10),
     windowed("w60-huge", 60, 100_000, 5, 6),
     windowed("w10-open", 10, 15, 3, 4),
-    Limit { kind: Kind::Once, gives_back: true, ..windowed("once", 1, 1_000_000_000, 5, 6) },
-    Limit { kind: Kind::Bucket(10_000), ..windowed("bucket", 10, 30, 5, 5) },
+    Limit {
+        kind: Kind::Once,
+        gives_back: true,
+        ..windowed("once", 1, 1_000_000_000, 5, 6)
+    },
+    Limit {
+        kind: Kind::Bucket(10_000),
+        ..windowed("bucket", 10, 30, 5, 5)
+    },
     windowed("slide", 10, 40, 5, 5),
-    Limit { kind: Kind::Concurrency, ..windowed("lease", 10, 4, 1, 5) },
+    Limit {
+        kind: Kind::Concurrency,
+        ..windowed("lease", 10, 4, 1, 5)
+    },
 ];
 
 /// The limit of that name.

@@ -118,7 +118,10 @@ impl Caller {
     fn target_of(&mut self, limit: &'static Limit) -> Target {
         let tenant = TENANTS[self.random.random_range(0..TENANTS.len())];
         // Some keys are asked for more than others.
-        let key = self.random.random_range(0..KEYS).min(self.random.random_range(0..KEYS));
+        let key = self
+            .random
+            .random_range(0..KEYS)
+            .min(self.random.random_range(0..KEYS));
         Target {
             limit,
             tenant,
@@ -136,7 +139,9 @@ impl Caller {
     }
 
     async fn post(&self, path: &str, key: Option<&str>, body: &Value) -> Result<Answer, String> {
-        self.load.cluster.regions[self.region].post(path, key, body).await
+        self.load.cluster.regions[self.region]
+            .post(path, key, body)
+            .await
     }
 
     /// A check without a key: an answer that does not come is not asked for again.
@@ -158,7 +163,9 @@ impl Caller {
             let mut other = self.target();
             other.tenant = targets[0].tenant;
             let fits = !matches!(other.limit.kind, Kind::Once | Kind::Concurrency)
-                && targets.iter().all(|target| target.limit.name != other.limit.name);
+                && targets
+                    .iter()
+                    .all(|target| target.limit.name != other.limit.name);
             if fits {
                 targets.push(other);
             }
@@ -276,7 +283,9 @@ impl Caller {
         let sent = self.now();
         let (answer, _) = self.until_answered("/v1/refund", &key, &body, true).await;
         let heard = self.now();
-        let refunded = answer.as_ref().and_then(|answer| answer.body["refunded"].as_u64());
+        let refunded = answer
+            .as_ref()
+            .and_then(|answer| answer.body["refunded"].as_u64());
         self.load.record.give(Given {
             tenant: target.tenant,
             limit: target.limit.name,
@@ -296,7 +305,14 @@ impl Caller {
         });
         let sent = self.now();
         let answer = self.post("/v1/holds", None, &body).await.ok();
-        self.note(std::slice::from_ref(&target), sent, answer.as_ref(), None, 1, true);
+        self.note(
+            std::slice::from_ref(&target),
+            sent,
+            answer.as_ref(),
+            None,
+            1,
+            true,
+        );
         let Some(answer) = answer.filter(|answer| answer.status == 200) else {
             return;
         };
@@ -339,7 +355,14 @@ impl Caller {
         let sent = self.now();
         let answer = self.post("/v1/holds", None, &body).await.ok();
         let from = self.now();
-        self.note(std::slice::from_ref(&target), sent, answer.as_ref(), None, 1, true);
+        self.note(
+            std::slice::from_ref(&target),
+            sent,
+            answer.as_ref(),
+            None,
+            1,
+            true,
+        );
         let Some(answer) = answer.filter(|answer| answer.status == 200) else {
             return;
         };

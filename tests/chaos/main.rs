@@ -72,7 +72,7 @@ fn strict_limits_hold_under_faults() {
 async fn run(root: &std::path::Path) {
     let seconds = setting("HIGHWATER_CHAOS_SECONDS", 25);
     let regions = usize::try_from(setting("HIGHWATER_CHAOS_REGIONS", 3)).expect("few");
-    let callers = usize::try_from(setting("HIGHWATER_CHAOS_CALLERS", 8)).expect("few");
+    let callers = usize::try_from(setting("HIGHWATER_CHAOS_CALLERS", 30)).expect("few");
     let seed = setting("HIGHWATER_CHAOS_SEED", rand::random());
     println!(
         "HIGHWATER_CHAOS_SECONDS={seconds} HIGHWATER_CHAOS_REGIONS={regions} HIGHWATER_CHAOS_SEED={seed} \
@@ -93,21 +93,34 @@ async fn run(root: &std::path::Path) {
     let chaos = Chaos::new(&cluster, &record, &amounts);
     let until = clock.now() + i64::try_from(seconds * 1_000).expect("short");
     let telling = tokio::spawn(tell_progress(Arc::clone(&record), clock));
-    Arc::clone(&chaos).run(StdRng::seed_from_u64(seed), until).await;
+    Arc::clone(&chaos)
+        .run(StdRng::seed_from_u64(seed), until)
+        .await;
     chaos.heal().await;
     load.stopped.store(true, Ordering::Relaxed);
     for caller in callers {
         caller.await.expect("a caller ends");
     }
     telling.abort();
-    println!("{} s: faults and load are over", clock.since_start_ms() / 1_000);
+    println!(
+        "{} s: faults and load are over",
+        clock.since_start_ms() / 1_000
+    );
     let report = audit::judge(&record, &amounts, root);
     let events = record.events.lock().join("\n");
     std::fs::write(root.join("events.txt"), events).expect("the events are written");
     let lines = |all: Vec<String>| all.join("\n");
-    let told = record.told().iter().map(|told| format!("{told:?}")).collect();
+    let told = record
+        .told()
+        .iter()
+        .map(|told| format!("{told:?}"))
+        .collect();
     std::fs::write(root.join("told.txt"), lines(told)).expect("the answers are written");
-    let given = record.given().iter().map(|given| format!("{given:?}")).collect();
+    let given = record
+        .given()
+        .iter()
+        .map(|given| format!("{given:?}"))
+        .collect();
     std::fs::write(root.join("given.txt"), lines(given)).expect("what went back is written");
     println!("faults: {:?}", record.faults.lock());
     println!("answers: {:?}", report.answers);
@@ -120,7 +133,10 @@ async fn run(root: &std::path::Path) {
     violations.extend(settle::come_together(&cluster, &record).await);
     for region in &cluster.regions {
         let log = region.log();
-        for line in log.lines().filter(|line| line.contains("panicked") || line.contains("ERROR")) {
+        for line in log
+            .lines()
+            .filter(|line| line.contains("panicked") || line.contains("ERROR"))
+        {
             println!("{}: {line}", region.name);
         }
         if log.contains("panicked") {
@@ -131,7 +147,11 @@ async fn run(root: &std::path::Path) {
     for violation in violations.iter().take(30) {
         println!("VIOLATION {violation}");
     }
-    assert!(violations.is_empty(), "{} violations; seed {seed}", violations.len());
+    assert!(
+        violations.is_empty(),
+        "{} violations; seed {seed}",
+        violations.len()
+    );
     assert!(report.windows > 0 && report.full > 0, "there was load");
 }
 
@@ -160,7 +180,10 @@ impl Cluster {
             if written.as_ref().is_ok_and(cluster::Answer::is_success) {
                 break;
             }
-            assert!(self.clock.now() < deadline, "no cluster was founded: {written:?}");
+            assert!(
+                self.clock.now() < deadline,
+                "no cluster was founded: {written:?}"
+            );
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         self.wait_whole(Duration::from_secs(60)).await;

@@ -66,7 +66,10 @@ async fn counted_once(cluster: &Cluster, record: &Record, wrong: &mut Vec<String
                 key.replace(' ', "%20")
             );
             for region in &cluster.regions {
-                let used = region.get(&path).await.map(|answer| answer.body["results"][0]["used"].as_u64());
+                let used = region
+                    .get(&path)
+                    .await
+                    .map(|answer| answer.body["results"][0]["used"].as_u64());
                 match used {
                     Ok(Some(used)) if (least..=most).contains(&used) => {}
                     used => wrong.push(format!(
@@ -88,7 +91,10 @@ async fn used_up(cluster: &Arc<Cluster>, wrong: &mut Vec<String>) {
     let written = cluster.regions[0]
         .admin(Method::PUT, "/admin/v1/limits/afterwards", &limit)
         .await;
-    if !written.as_ref().is_ok_and(crate::cluster::Answer::is_success) {
+    if !written
+        .as_ref()
+        .is_ok_and(crate::cluster::Answer::is_success)
+    {
         wrong.push(format!("a limit cannot be made: {written:?}"));
         return;
     }
@@ -107,7 +113,10 @@ async fn used_up(cluster: &Arc<Cluster>, wrong: &mut Vec<String>) {
     for (region, caller) in callers.into_iter().enumerate() {
         let taken = caller.await.expect("a caller ends");
         if taken.values().sum::<u64>() == 0 {
-            wrong.push(format!("{} was granted nothing of a new limit", cluster.regions[region].name));
+            wrong.push(format!(
+                "{} was granted nothing of a new limit",
+                cluster.regions[region].name
+            ));
         }
         for (window, units) in taken {
             *by_window.entry(window).or_default() += units;
@@ -116,7 +125,9 @@ async fn used_up(cluster: &Arc<Cluster>, wrong: &mut Vec<String>) {
     let used = by_window.get(&next).copied().unwrap_or(0);
     println!("{used} of {QUOTA} units of a new limit were used from all regions: {by_window:?}");
     if by_window.values().any(|used| *used > QUOTA) || used != QUOTA {
-        wrong.push(format!("{by_window:?} units of a new limit were used, of {QUOTA} per window"));
+        wrong.push(format!(
+            "{by_window:?} units of a new limit were used, of {QUOTA} per window"
+        ));
     }
 }
 
