@@ -220,11 +220,13 @@ impl Region {
             .arg("serve")
             .arg("--config")
             .arg(self.directory.join("region.toml"))
+            // A region outlives no harness, however that ends.
+            .arg("--stop-with-stdin")
             .env(
                 "RUST_LOG",
                 std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()),
             )
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(log())
             .stderr(log())
             .spawn()

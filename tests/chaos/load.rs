@@ -242,8 +242,12 @@ impl Caller {
             let answer = self.post(path, Some(key), body).await;
             let is_final = answer.as_ref().is_ok_and(|answer| {
                 // Running elsewhere, out of reach and unknown outcomes are asked again.
-                answer.status < 500 && answer.status != 409
+                answer.status < 500 && answer.body["code"] != "idempotency_running"
             });
+            if tries % 100 == 0 {
+                let event = format!("{path} {key} {body} is still asked: {answer:?}");
+                self.load.record.event(self.now(), &event);
+            }
             if let Ok(answer) = answer {
                 last = Some(answer);
             }
@@ -283,6 +287,7 @@ impl Caller {
         let sent = self.now();
         let (answer, _) = self.until_answered("/v1/refund", &key, &body, true).await;
         let heard = self.now();
+        self.load.record.answered("refund", answer.as_ref());
         let refunded = answer
             .as_ref()
             .and_then(|answer| answer.body["refunded"].as_u64());
@@ -325,9 +330,14 @@ impl Caller {
         let cost = self.random.random_range(0..=target.cost);
         let path = format!("/v1/holds/{hold}/settle");
         let sent = self.now();
-        let (settled, _) = self
+        let (settled, tries) = self
             .until_answered(&path, &self.new_key(), &json!({ "cost": cost }), false)
             .await;
+        self.load.record.answered("settle", settled.as_ref());
+        if let Some(late) = settled.as_ref().filter(|settled| settled.status == 409) {
+            let event = format!("{path} cost {cost} after {tries} tries: {}", late.body);
+            self.load.record.event(self.now(), &event);
+        }
         let given = settled
             .as_ref()
             .and_then(|settled| settled.body["results"][0]["given_back"].as_u64());

@@ -108,6 +108,13 @@ async fn run(root: &std::path::Path) {
     );
     let report = audit::judge(&record, &amounts, root);
     let events = record.events.lock().join("\n");
+    for event in events
+        .lines()
+        .filter(|line| line.contains("is still asked") || line.contains("tries:"))
+        .take(20)
+    {
+        println!("{event}");
+    }
     std::fs::write(root.join("events.txt"), events).expect("the events are written");
     let lines = |all: Vec<String>| all.join("\n");
     let told = record
@@ -124,6 +131,7 @@ async fn run(root: &std::path::Path) {
     std::fs::write(root.join("given.txt"), lines(given)).expect("what went back is written");
     println!("faults: {:?}", record.faults.lock());
     println!("answers: {:?}", report.answers);
+    println!("given back: {:?}", record.given_answers.lock());
     println!("allowed by: {:?}", report.decided);
     println!(
         "{} windows, {} of them full, {} units, worst utilisation {} %",

@@ -102,6 +102,8 @@ pub struct Record {
     given: Mutex<Vec<Given>>,
     /// Faults by kind.
     pub faults: Mutex<BTreeMap<&'static str, u32>>,
+    /// Final answers to refunds and settles, by status and reason.
+    pub given_answers: Mutex<BTreeMap<String, u32>>,
     /// What happened when, for whoever looks for the cause of a violation.
     pub events: Mutex<Vec<String>>,
     /// Resets: limit, tenant, key, sent, answered.
@@ -127,6 +129,16 @@ impl Record {
     /// Notes an event.
     pub fn event(&self, at: i64, what: &str) {
         self.events.lock().push(format!("{at} {what}"));
+    }
+
+    /// Counts the answer to a refund or settle; none: it was given up.
+    pub fn answered(&self, what: &str, answer: Option<&Answer>) {
+        let name = answer.map_or_else(
+            || format!("{what} given up"),
+            |answer| format!("{what} {} {}", answer.status, reason(answer)),
+        );
+        let mut answers = self.given_answers.lock();
+        *answers.entry(name.trim().to_owned()).or_default() += 1;
     }
 
     /// Counts a fault.
