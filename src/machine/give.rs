@@ -115,6 +115,9 @@ impl Machine {
         if !self.book.is_newest(&give.request.holder) {
             return Given::NotTaken("the process has not enrolled, or a newer one has".to_owned());
         }
+        if self.remembered.is_over(&give.request) {
+            return Given::NotTaken("nobody waits for the request".to_owned());
+        }
         if let Some(keyed) = &give.keyed {
             match self.remembered.before(&give.tenant, keyed) {
                 Before::Nothing => {}

@@ -360,9 +360,10 @@ impl Region {
     /// has never belonged to a cluster: it has no catalogue to serve by.
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         [
-            match self.cluster_id() {
-                Some(_) => ("catalogue", true),
-                None => (NO_CLUSTER, false),
+            if self.replica.is_founded() {
+                ("catalogue", true)
+            } else {
+                (NO_CLUSTER, false)
             },
             ("store", !self.store.is_failed()),
             ("accepting", !self.draining.load(Ordering::Relaxed)),
