@@ -324,8 +324,10 @@ impl Region {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Notes that the manual clock tells a time that somebody chose.
+    /// Notes that the manual clock tells a time that somebody chose: the windows that it ends are over when
+    /// whoever chose it is answered.
     pub fn note_clock_set(&self) {
+        self.reservations.follow(self.clock.now());
         self.manual_set.store(true, Ordering::Relaxed);
     }
 

@@ -65,6 +65,7 @@ use crate::grants::reservation::held::Held;
 use crate::grants::reservation::queue::Queue;
 
 pub use crate::grants::reservation::view::View;
+pub use crate::grants::reservation::view::used;
 
 /// The least time after which a refused caller is told to come back.
 pub const RETRY_AFTER_MIN: Span = Span::from_seconds(1);
