@@ -190,14 +190,6 @@ fn holds_settles_and_releases_at_once_over_all_regions_add_up() {
     let mut holds: Vec<(usize, Hold)> = Vec::new();
     wait_until("all units are held", WITHIN, || {
         let opened = at_once(&cluster, 30, std::mem::take(&mut wanted));
-        println!(
-            "{} of {}",
-            opened
-                .iter()
-                .filter(|o| o.1.as_ref().is_ok_and(|a| a.status == 200))
-                .count(),
-            opened.len()
-        );
         for (call, answer) in opened {
             let answer = answer.expect("an answer");
             if answer.status == 200 {

@@ -15,19 +15,19 @@ mod counter;
 #[path = "../api/server.rs"]
 mod server;
 
-// mod amounts;
-// mod catalogue;
-// mod failover;
+mod amounts;
+mod catalogue;
+mod failover;
 mod group;
 mod holds;
 mod idempotency;
-// mod joining;
-// mod leases;
+mod joining;
+mod leases;
 mod load;
 mod mixed;
-// mod moves;
-// mod odd;
-// mod outage;
+mod moves;
+mod odd;
+mod outage;
 mod race;
-// mod restart;
+mod restart;
 mod windows;

@@ -239,6 +239,20 @@ impl Reservation {
         }
     }
 
+    /// After a silence, or to another leader: what may have been lost is told again.
+    fn tell_again(&mut self, now: &Now<'_>) {
+        let resumed = now.exchange.resumed();
+        if self.resumed == resumed.times {
+            return;
+        }
+        self.resumed = resumed.times;
+        let windows = [&mut self.past, &mut self.current, &mut self.next];
+        for held in windows.into_iter().flatten() {
+            held.tell_again(resumed.lost_since, now.boot);
+            self.due = self.due.min(held.report_at);
+        }
+    }
+
     /// Places the windows anew and lets those that are over go.
     pub(super) fn roll(&mut self, now: &Now<'_>) {
         if self.revision != now.exchange.revision() {
@@ -246,6 +260,7 @@ impl Reservation {
             for held in [&mut self.current, &mut self.next].into_iter().flatten() {
                 held.place(now.exchange);
             }
+            self.tell_again(now);
         }
         while let Some(held) = self.current.take_if(|held| held.until <= now.boot) {
             self.current = self.next.take();

@@ -59,6 +59,8 @@ pub(super) struct Held {
     pub(super) dry: Option<DryWord>,
     pub(super) told: Option<Told>,
     reported: Totals,
+    /// When totals last went out.
+    told_totals_at: Span,
     /// When the next report is due; [`Span::MAX`]: none.
     pub(super) report_at: Span,
     repeats: u8,
@@ -84,6 +86,7 @@ impl Held {
             dry: None,
             told: None,
             reported: Totals::default(),
+            told_totals_at: Span::ZERO,
             report_at: Span::MAX,
             repeats: 0,
         };
@@ -158,10 +161,19 @@ impl Held {
 
     /// The totals go out with some message at `boot`: the next report of them can wait.
     pub(super) fn told_totals(&mut self, boot: Span) {
+        self.told_totals_at = boot;
         if self.totals != self.reported {
             self.reported = self.totals;
             self.repeats = 0;
             self.report_at = boot.plus(REPEAT_AFTER[0]);
+        }
+    }
+
+    /// What was told since `lost_since` may not have arrived: it is told again at once.
+    pub(super) fn tell_again(&mut self, lost_since: Span, boot: Span) {
+        if self.totals != Totals::default() && self.told_totals_at >= lost_since {
+            self.repeats = 0;
+            self.report_at = boot;
         }
     }
 
@@ -174,6 +186,7 @@ impl Held {
             self.told_totals(boot);
             return true;
         }
+        self.told_totals_at = boot;
         self.repeats = self.repeats.saturating_add(1);
         self.report_at = REPEAT_AFTER
             .get(usize::from(self.repeats))

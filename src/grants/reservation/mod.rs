@@ -157,6 +157,8 @@ pub struct Reservation {
     target: u64,
     /// The revision of the exchange that the windows were placed by.
     revision: u32,
+    /// How often the talk with the leader had gone on anew by then.
+    resumed: u32,
     /// When a leader last answered something about this account.
     answered: Option<Span>,
     due: Span,
@@ -185,6 +187,7 @@ impl Reservation {
             low: 0,
             target: 0,
             revision: u32::MAX,
+            resumed: 0,
             answered: None,
             due: Span::MAX,
             is_draining: false,
