@@ -47,6 +47,8 @@ use crate::region::state::Region;
 const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a region tells the leader that it lives.
 const PULSE_INTERVAL: Duration = Duration::from_millis(200);
+/// The same, to a leader that has not answered yet.
+const GREETING_INTERVAL: Duration = Duration::from_millis(20);
 /// How often waiting checks and the leader's rounds are looked at.
 const TICK_INTERVAL: Duration = Duration::from_millis(5);
 /// The preferred region must have been up and caught up for so many surveys before it is handed the lead.
@@ -430,10 +432,29 @@ impl Region {
     }
 
     async fn pulse(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(PULSE_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let Some(consensus) = self.consensus() else {
+            return;
+        };
+        let mut leadership = consensus.leadership();
         loop {
-            ticks.tick().await;
+            let seen = leadership.borrow_and_update().clone();
+            let known = self.reservations.exchange().term();
+            // A leader that has not answered yet may have just begun to lead: the sooner it is heard, the
+            // sooner it is asked again for what checks wait for.
+            let is_met = seen.leader.is_none() || known >= Some(seen.term);
+            let pause = if is_met {
+                PULSE_INTERVAL
+            } else {
+                GREETING_INTERVAL
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                changed = leadership.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+            }
             let refill = self.reservations.exchange().measured_refill();
             self.outbox.to_leader(ToLeader::Pulse(Pulse {
                 holder: self.reservations.holder().clone(),

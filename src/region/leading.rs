@@ -44,6 +44,7 @@ use crate::machine::give::Source;
 use crate::region::outbox::Letter;
 use crate::region::outbox::Outbox;
 use crate::region::proposals::Forwarded;
+use crate::region::proposals::WRITE_DEADLINE;
 use crate::region::replica::Core;
 use crate::region::state::Region;
 
@@ -281,7 +282,9 @@ impl Region {
 
     /// Appends an own entry of the leader of `term` and tells its state what came of it.
     pub async fn propose_transfer(self: Arc<Self>, term: u64, ticket: u64, transfer: Transfer) {
-        let done = self.append(Command::Transfer(transfer)).await;
+        let done = self
+            .append_within(Command::Transfer(transfer), WRITE_DEADLINE)
+            .await;
         self.lead(|leading, machine, now, out| {
             if leading.term != term {
                 return;
@@ -312,6 +315,7 @@ impl Region {
 
     /// Decides a check at this region, which leads.
     pub async fn charge_here(self: &Arc<Self>, mut charge: Charge, left: Span) -> Forwarded {
+        let started = self.clock.stopwatch();
         let planned = self.lead(|leading, machine, now, out| {
             let open = windows(machine, &mut charge, now.log);
             if let Some(said) = machine.judge(&charge, now.log) {
@@ -361,7 +365,8 @@ impl Region {
                 }
             }
         };
-        let done = self.append(Command::Charge(charge)).await;
+        let left = left.minus(started.elapsed());
+        let done = self.append_within(Command::Charge(charge), left).await;
         if let Some(ticket) = ticket {
             self.lead(|leading, machine, now, out| {
                 leading.leader.charged(now, machine.book(), ticket, out);
@@ -371,7 +376,7 @@ impl Region {
     }
 
     /// Gives units back at this region, which leads.
-    pub async fn give_here(&self, mut give: GiveBack) -> Forwarded {
+    pub async fn give_here(&self, mut give: GiveBack, left: Span) -> Forwarded {
         if let Source::Use {
             limit,
             key,
@@ -394,7 +399,7 @@ impl Region {
                 Some(found) => *window = found,
             }
         }
-        self.append(Command::GiveBack(give)).await
+        self.append_within(Command::GiveBack(give), left).await
     }
 }
 

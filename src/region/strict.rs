@@ -255,7 +255,7 @@ impl Region {
             let (window, standing) = machine.seen(&want.account, now)?;
             return Some(Seen::new(window, &standing, standing.used));
         };
-        if view.told_at.is_some_and(|told| told >= machine.log_time()) {
+        if view.told_at.is_some_and(|told| told > machine.log_time()) {
             return Some(seen(view));
         }
         let holder = self.reservations.holder();

@@ -159,7 +159,10 @@ fn without_a_majority_nothing_changes_and_the_rest_serves_on() {
     let left = cluster.follower();
     let other = cluster.others(left);
     cluster.kill(leader);
-    let third = *other.iter().find(|region| **region != leader).expect("three");
+    let third = *other
+        .iter()
+        .find(|region| **region != leader)
+        .expect("three");
     cluster.kill(third);
     let before = status(&cluster[left])["catalogue_version"].clone();
 

@@ -53,7 +53,10 @@ fn a_wiped_region_is_taken_back_as_a_new_voter() {
         cluster.start_again(wiped);
         wait_until("it is taken back", WITHIN, || is_ready(&cluster[wiped]));
         wait_until("it is granted units again", WITHIN, || {
-            Counter::new(&cluster[wiped], "canary", "exports").take(1).status == 200
+            Counter::new(&cluster[wiped], "canary", "exports")
+                .take(1)
+                .status
+                == 200
         });
     }
     wait_used(&cluster, "t", "exports", 30);

@@ -60,8 +60,7 @@ fn a_region_that_ends_in_good_order_gives_its_units_back() {
         let here = Counter::new(&cluster[cluster.others(going)[0]], "t", "paid");
         wait_until("its use and its units are known", WITHIN, || {
             let look = here.look();
-            look.used() == before + tally.allowed
-                && look.remaining() + look.used() == 2000
+            look.used() == before + tally.allowed && look.remaining() + look.used() == 2000
         });
         cluster.start_again(going);
         cluster.wait_granted("paid");

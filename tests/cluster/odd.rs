@@ -93,7 +93,13 @@ fn huge_costs_are_refused_for_good_and_charge_nothing() {
         }
         let body = json!({ "tenant": "t", "limit": limit, "cost": most + 1 });
         assert_eq!(cluster[0].check(&body).status, 400);
-        assert!(decided(&cluster[1], &json!({ "tenant": "t", "limit": limit, "cost": 10 })).allowed());
+        assert!(
+            decided(
+                &cluster[1],
+                &json!({ "tenant": "t", "limit": limit, "cost": 10 })
+            )
+            .allowed()
+        );
     }
     let at = |region: usize, cost: u64| {
         decided(

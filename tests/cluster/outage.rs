@@ -56,7 +56,10 @@ fn follows_the_policies(server: &Server, tenant: &str) {
         }
     }
     let degraded = server.metric("rate_limit_degraded_total", &["policy=\"open\""]) - before;
-    assert!((degraded - 200.0).abs() < 0.5, "{tenant}: {degraded} counted");
+    assert!(
+        (degraded - 200.0).abs() < 0.5,
+        "{tenant}: {degraded} counted"
+    );
     let few = hundred(server, tenant, "few");
     let allowed: Vec<&Answer> = few.iter().filter(|answer| answer.status == 200).collect();
     assert_eq!(allowed.len(), 3, "{tenant}");

@@ -246,6 +246,9 @@ impl Reservation {
             return;
         }
         self.resumed = resumed.times;
+        // Asks may be lost too: those that wait are asked for again.
+        self.flights.clear();
+        self.due = now.boot;
         let windows = [&mut self.past, &mut self.current, &mut self.next];
         for held in windows.into_iter().flatten() {
             held.tell_again(resumed.lost_since, now.boot);

@@ -143,7 +143,7 @@ impl Held {
     /// Keeps the newest standing of any order of arrival.
     pub(super) fn tell(&mut self, pool: PoolStanding, stamp: &LogStamp, boot: Span) {
         let order = (stamp.term, stamp.log_time);
-        if self.told.is_none_or(|told| told.order < order) {
+        if self.told.is_none_or(|told| told.order <= order) {
             self.told = Some(Told {
                 pool,
                 boot: stamp.echo.filter(|sent| *sent <= boot).unwrap_or(boot),
