@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
+use std::time::Instant;
 
 use rand::RngExt;
 use rand::SeedableRng;
@@ -37,6 +38,7 @@ fn body() -> Value {
 /// What callers do until they are told to stop.
 #[derive(Debug)]
 pub struct Callers {
+    began: Instant,
     stop: AtomicBool,
     tally: Mutex<Tally>,
 }
@@ -46,6 +48,7 @@ impl Callers {
     /// an answer counts as unknown.
     pub fn while_running(urls: &[String], body: &Value, during: impl FnOnce(&Self)) -> Tally {
         let callers = Self {
+            began: Instant::now(),
             stop: AtomicBool::new(false),
             tally: Mutex::default(),
         };
@@ -78,7 +81,12 @@ impl Callers {
             .await;
             let mut tally = self.tally.lock().expect("no caller panics");
             match answer {
-                Ok(answer) => tally.add(&answer),
+                Ok(answer) => {
+                    if answer.status != 200 {
+                        println!("{:?}: {}", self.began.elapsed(), answer.text);
+                    }
+                    tally.add(&answer);
+                }
                 Err(_) => tally.unknown += 1,
             }
         }
@@ -180,4 +188,29 @@ fn units_that_died_with_a_process_are_seen_and_are_back_in_the_next_window() {
         assert!(answer.allowed(), "{answer:?}");
     }
     assert_eq!(spend_all(&cluster, &body()), 0);
+}
+
+/// What is counted in one region alone is kept by that region, also when it belongs to a cluster.
+#[test]
+fn regional_use_and_holds_survive_a_restart_of_their_region() {
+    let mut cluster = Cluster::of(3);
+    cluster.limits(&json!({
+        "here": { "algorithm": "fixed_window", "quota": 10, "window": LONG, "durability": "sync" },
+        "bucket": { "algorithm": "token_bucket", "capacity": 10, "refill": 1, "per": "30d", "durability": "sync" },
+        "paid": { "algorithm": "fixed_window", "quota": 10, "window": LONG, "mode": "strict", "durability": "sync" },
+    }));
+    for region in [cluster.follower(), cluster.leader()] {
+        assert_eq!(Counter::new(&cluster[region], "t", "here").passes(7), 7);
+        assert_eq!(Counter::new(&cluster[region], "t", "bucket").passes(4), 4);
+        let held = Counter::new(&cluster[region], "t", "paid").hold(3, "1h");
+        let hold = crate::counter::Hold::granted(&held);
+        cluster.kill(region);
+        cluster.start_again(region);
+        // At once: a region serves by what it has, whether it has found its peers yet or not.
+        assert_eq!(Counter::new(&cluster[region], "t", "here").used(), 7);
+        assert_eq!(Counter::new(&cluster[region], "t", "here").passes(10), 3);
+        assert_eq!(Counter::new(&cluster[region], "t", "bucket").passes(10), 6);
+        cluster.wait_granted("paid");
+        hold.settle(&cluster[region], 1).succeeded();
+    }
 }
