@@ -438,22 +438,16 @@ impl Region {
         let mut leadership = consensus.leadership();
         loop {
             let seen = leadership.borrow_and_update().clone();
-            let known = self.reservations.exchange().term();
-            // A leader that has not answered yet may have just begun to lead: the sooner it is heard, the
-            // sooner it is asked again for what checks wait for.
-            let is_met = seen.leader.is_none() || known >= Some(seen.term);
-            let pause = if is_met {
+            // The sooner a new leader is heard, the sooner it is asked again for what checks wait for.
+            let is_met = self.reservations.exchange().term() >= Some(seen.term);
+            let pause = if is_met || seen.leader.is_none() {
                 PULSE_INTERVAL
             } else {
                 GREETING_INTERVAL
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                changed = leadership.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                }
+                Ok(()) = leadership.changed() => {}
             }
             let refill = self.reservations.exchange().measured_refill();
             self.outbox.to_leader(ToLeader::Pulse(Pulse {

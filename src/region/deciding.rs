@@ -40,6 +40,9 @@ use crate::region::strict::Parts;
 use crate::region::strict::Stepped;
 use crate::store::Kept;
 
+/// A check that the log decides waits at least so long for its commit, unless its caller wants less: once it is
+/// proposed, giving up costs more than waiting, because nobody knows then what became of it.
+const COMMIT_WAIT_MIN: Span = Span::from_ms(500);
 /// How long the catalogue may take to follow the leader's.
 const CATCH_UP: Span = Span::from_seconds(1);
 
@@ -349,7 +352,8 @@ impl Region {
     ) -> Ended {
         let charge = self.charge_of(request, parts, terms, &outcome);
         let number = charge.request.number;
-        let patience = self.max_wait(terms);
+        let usual = self.reservations.exchange().max_wait().max(COMMIT_WAIT_MIN);
+        let patience = terms.max_wait.map_or(usual, |wait| wait.min(usual));
         let started = self.clock.stopwatch();
         let charged = self
             .propose_until_known(Command::Charge(charge), patience)

@@ -377,19 +377,8 @@ impl Region {
 
     /// Gives units back at this region, which leads.
     pub async fn give_here(&self, mut give: GiveBack, left: Span) -> Forwarded {
-        if let Source::Use {
-            limit,
-            key,
-            epoch,
-            window,
-        } = &mut give.source
-        {
-            let account = Account {
-                tenant: give.tenant.clone(),
-                limit: limit.clone(),
-                key: key.clone(),
-                epoch: *epoch,
-            };
+        let account = give.account();
+        if let Source::Use { window, .. } = &mut give.source {
             let found = self.lead(|_, machine, now, _| {
                 let (_, limit) = machine.limit_of(&account, now.log)?;
                 window_of(&limit.rule, now.log)
@@ -399,7 +388,11 @@ impl Region {
                 Some(found) => *window = found,
             }
         }
-        self.append_within(Command::GiveBack(give), left).await
+        let done = self.append_within(Command::GiveBack(give), left).await;
+        self.lead(|leading, machine, now, out| {
+            leading.leader.credited(now, machine.book(), &account, out);
+        });
+        done
     }
 }
 

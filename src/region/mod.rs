@@ -6,6 +6,7 @@
 //!   drives. [`proposals`]: the way into the log.
 //! - [`strict`], [`deciding`]: checks of strict limits. [`reservations`]: what is held of them. [`leading`]: the
 //!   leader's half. [`outbox`]: words between the two. [`requests`]: numbers of requests to the log.
+//!   [`inherited`]: what processes that died had no time to tell.
 //! - [`decide`]: a check with a disk behind it. [`observe`]: what metrics and logs are told of it.
 //! - [`timers`]: flushing, sweeping, housekeeping, probing. [`rejections`]: the newest refusals.
 //! - [`faults`]: failures injected on purpose. [`links`]: this region among the others.
@@ -17,6 +18,7 @@ pub mod decide;
 pub mod deciding;
 pub mod entropy;
 pub mod faults;
+pub mod inherited;
 pub mod leading;
 pub mod links;
 pub mod observe;

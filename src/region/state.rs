@@ -45,6 +45,7 @@ use crate::region::config::HeaderStyles;
 use crate::region::config::secret::Secret;
 use crate::region::entropy;
 use crate::region::faults::Faults;
+use crate::region::inherited::Inherited;
 use crate::region::outbox::Letter;
 use crate::region::outbox::Outbox;
 use crate::region::rejections::Rejections;
@@ -90,6 +91,8 @@ pub struct Region {
     pub replica: Arc<Replica>,
     /// What it holds of strict limits.
     pub reservations: Reservations,
+    /// What earlier processes of this region spent of strict limits, by this region's disk.
+    pub inherited: Mutex<Vec<Inherited>>,
     /// Its requests to the log.
     pub requests: Requests,
     /// What its machines want told.
@@ -185,6 +188,7 @@ impl Region {
             store,
             replica: Arc::new(Replica::new()),
             reservations: Reservations::new(holder, seed()),
+            inherited: Mutex::default(),
             requests: Requests::default(),
             outbox,
             enrolled: watch::Sender::new(false),
@@ -426,6 +430,7 @@ impl Sink for Restoring<'_> {
         let Some(limit) = self.region.replica.names().get(record.id.limit.as_str()) else {
             return;
         };
+        self.region.inherit(&record);
         self.restorer.counter(record, limit);
     }
 

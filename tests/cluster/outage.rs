@@ -26,7 +26,7 @@ fn limits() -> Value {
     json!({
         "closed": limit("closed"), "open": limit("open"), "few": few,
         "log-closed": log("closed"), "log-open": log("open"),
-        "held": { "algorithm": "fixed_window", "quota": 100_000, "window": "60s", "mode": "strict" },
+        "held": { "algorithm": "fixed_window", "quota": 1_000_000_000_000_u64, "window": LONG, "mode": "strict" },
         "canary": { "algorithm": "fixed_window", "quota": 1_000_000, "window": LONG, "mode": "strict" },
     })
 }

@@ -73,7 +73,8 @@ impl Reservation {
             .is_some_and(|held| held.window.id == answer.window.id);
         if is_current {
             self.serve(now, out);
-            self.note_supply(has_come, dry, now, out);
+            let is_free = answer.dry.is_none() && answer.standing.free > 0;
+            self.note_supply(has_come, is_free, dry, now, out);
             self.refill(now, out);
         }
         self.return_surplus(now, out);
@@ -199,6 +200,7 @@ impl Reservation {
     fn note_supply(
         &mut self,
         has_come: bool,
+        is_free: bool,
         dry: Option<DryWord>,
         now: &Now<'_>,
         out: &mut Vec<Effect>,
@@ -213,6 +215,8 @@ impl Reservation {
             held.dry = None;
             let is_short = u128::from(free) * 10 < u128::from(self.target) * 9;
             held.low_cap = if is_short { free.div_ceil(2) } else { u64::MAX };
+        } else if is_free {
+            held.dry = None;
         } else if dry.is_none() {
             held.low_cap = held.low_cap.min(free.div_ceil(2));
         }
