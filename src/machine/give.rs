@@ -46,6 +46,28 @@ pub struct GiveBack {
     pub told: Option<(WindowId, Totals)>,
 }
 
+impl GiveBack {
+    /// The counter that the units go back to.
+    pub fn account(&self) -> Account {
+        let (limit, key, epoch) = match &self.source {
+            Source::Charge { receipt, .. } => (
+                &receipt.counter.limit,
+                CompactString::new(&receipt.counter.key),
+                receipt.epoch,
+            ),
+            Source::Use {
+                limit, key, epoch, ..
+            } => (limit, key.clone(), *epoch),
+        };
+        Account {
+            tenant: self.tenant.clone(),
+            limit: limit.clone(),
+            key,
+            epoch,
+        }
+    }
+}
+
 /// Where units that go back were charged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
