@@ -1,7 +1,7 @@
 //! What was answered before: by request of a process, and by `Idempotency-Key`.
 //!
 //! Requests are forgotten when their process says that it has the answer, or when a newer process of its
-//! region enrolls; keys after their retention in log time, and per tenant there are at most
+//! region enrolls; an entry of such a request that comes late is [`Remembered::is_over`]. Keys after their retention in log time, and per tenant there are at most
 //! [`KEYS_PER_TENANT_MAX`].
 
 use std::collections::BTreeMap;
@@ -32,6 +32,14 @@ pub enum Done {
     Charged(Charged),
     /// Units that went back.
     Given(Given),
+}
+
+/// The requests of one process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Requests {
+    /// Those below were answered, or given up.
+    answered_below: u64,
+    done: BTreeMap<u64, Done>,
 }
 
 type KeyName = (CompactString, Operation, String);
@@ -67,7 +75,7 @@ pub enum Before {
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Remembered {
-    requests: BTreeMap<Holder, BTreeMap<u64, Done>>,
+    requests: BTreeMap<Holder, Requests>,
     keys: BTreeMap<KeyName, Kept>,
     by_end: BTreeSet<(Timestamp, KeyName)>,
     by_tenant: BTreeMap<CompactString, u32>,
@@ -76,16 +84,29 @@ pub struct Remembered {
 impl Remembered {
     /// What came of a request that was applied before.
     pub fn request(&self, request: &RequestNumber) -> Option<&Done> {
-        self.requests.get(&request.holder)?.get(&request.number)
+        let known = self.requests.get(&request.holder)?;
+        known.done.get(&request.number)
+    }
+
+    /// Whether nobody waits for the request any more. It may have counted before, so it must not count now.
+    pub fn is_over(&self, request: &RequestNumber) -> bool {
+        self.requests
+            .get(&request.holder)
+            .is_some_and(|known| request.number < known.answered_below)
     }
 
     /// Remembers what came of a request.
     pub fn note_request(&mut self, request: &RequestNumber, done: Done) {
         let known = self.requests.entry(request.holder.clone()).or_default();
-        *known = known.split_off(&request.answered_below);
-        known.insert(request.number, done);
-        while known.len() > REQUESTS_MAX {
-            known.pop_first();
+        if request.answered_below > known.answered_below {
+            known.answered_below = request.answered_below;
+            known.done = known.done.split_off(&request.answered_below);
+        }
+        if request.number >= known.answered_below {
+            known.done.insert(request.number, done);
+        }
+        while known.done.len() > REQUESTS_MAX {
+            known.done.pop_first();
         }
     }
 

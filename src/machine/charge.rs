@@ -268,6 +268,9 @@ impl Machine {
         if !self.book.is_newest(&charge.request.holder) {
             return Err(Charged::NotTaken(NotTaken::NotEnrolled.to_string()));
         }
+        if self.remembered.is_over(&charge.request) {
+            return Err(Charged::NotTaken("nobody waits for the request".to_owned()));
+        }
         if let Some(keyed) = &charge.keyed {
             match self.remembered.before(&charge.tenant, keyed) {
                 Before::Nothing => {}

@@ -46,6 +46,28 @@ pub struct GiveBack {
     pub told: Option<(WindowId, Totals)>,
 }
 
+impl GiveBack {
+    /// The counter that the units go back to.
+    pub fn account(&self) -> Account {
+        let (limit, key, epoch) = match &self.source {
+            Source::Charge { receipt, .. } => (
+                &receipt.counter.limit,
+                CompactString::new(&receipt.counter.key),
+                receipt.epoch,
+            ),
+            Source::Use {
+                limit, key, epoch, ..
+            } => (limit, key.clone(), *epoch),
+        };
+        Account {
+            tenant: self.tenant.clone(),
+            limit: limit.clone(),
+            key,
+            epoch,
+        }
+    }
+}
+
 /// Where units that go back were charged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
@@ -114,6 +136,9 @@ impl Machine {
     fn decide_give(&mut self, give: &GiveBack) -> Given {
         if !self.book.is_newest(&give.request.holder) {
             return Given::NotTaken("the process has not enrolled, or a newer one has".to_owned());
+        }
+        if self.remembered.is_over(&give.request) {
+            return Given::NotTaken("nobody waits for the request".to_owned());
         }
         if let Some(keyed) = &give.keyed {
             match self.remembered.before(&give.tenant, keyed) {

@@ -177,7 +177,10 @@ impl Machine {
 
     fn enroll(&mut self, holder: &Holder) -> Reply {
         self.book.enroll(self.log_time, holder);
-        self.remembered.enroll(holder);
+        // A doubled enrolment of an earlier process changes nothing.
+        if self.book.is_newest(holder) {
+            self.remembered.enroll(holder);
+        }
         Reply::Done
     }
 

@@ -47,6 +47,8 @@ const PULSE_INTERVAL: Duration = Duration::from_millis(200);
 /// A leader that has not heard a majority for so long does not speak as one. Another may have been elected by
 /// then, no sooner.
 const MAJORITY_WITHIN: Duration = Duration::from_millis(1_000);
+/// The same, to a leader that has not answered yet.
+const GREETING_INTERVAL: Duration = Duration::from_millis(20);
 /// How often waiting checks and the leader's rounds are looked at.
 const TICK_INTERVAL: Duration = Duration::from_millis(5);
 /// How often a region that wants to enroll looks whether its cluster has a name.
@@ -369,10 +371,23 @@ impl Region {
     }
 
     async fn pulse(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(PULSE_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let Some(consensus) = self.consensus() else {
+            return;
+        };
+        let mut leadership = consensus.leadership();
         loop {
-            ticks.tick().await;
+            let seen = leadership.borrow_and_update().clone();
+            // The sooner a new leader is heard, the sooner it is asked again for what checks wait for.
+            let is_met = self.reservations.exchange().term() >= Some(seen.term);
+            let pause = if is_met || seen.leader.is_none() {
+                PULSE_INTERVAL
+            } else {
+                GREETING_INTERVAL
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Ok(()) = leadership.changed() => {}
+            }
             self.note_majority();
             let refill = self.reservations.exchange().measured_refill();
             self.outbox.to_leader(ToLeader::Pulse(Pulse {

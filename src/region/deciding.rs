@@ -40,6 +40,9 @@ use crate::region::strict::Parts;
 use crate::region::strict::Stepped;
 use crate::store::Kept;
 
+/// A check that the log decides waits at least so long for its commit, unless its caller wants less: once it is
+/// proposed, giving up costs more than waiting, because nobody knows then what became of it.
+const COMMIT_WAIT_MIN: Span = Span::from_ms(500);
 /// How long the catalogue may take to follow the leader's.
 const CATCH_UP: Span = Span::from_seconds(1);
 
@@ -366,14 +369,17 @@ impl Region {
     ) -> Ended {
         let charge = self.charge_of(request, parts, terms, &outcome);
         let number = charge.request.number;
-        let patience = self.max_wait(terms);
+        let usual = self.reservations.exchange().max_wait().max(COMMIT_WAIT_MIN);
+        let patience = terms.max_wait.map_or(usual, |wait| wait.min(usual));
+        let started = self.clock.stopwatch();
         let charged = self
             .propose_until_known(Command::Charge(charge), patience)
             .await;
         self.requests.answered(number);
         match charged.map(proposals::charged) {
             Ok(Ok(Charged::Allowed(answered))) => {
-                self.count_charged(request, parts, &answered, &mut outcome);
+                self.reservations.charged(started.elapsed());
+                tell_charged(request, parts, answered, &mut outcome);
                 Ended::Decided(outcome)
             }
             Ok(Ok(Charged::Repeated(answered))) => {
@@ -474,36 +480,6 @@ impl Region {
         }
     }
 
-    /// Counts what the log charged beside the region's own use, and puts its words and receipts in.
-    fn count_charged(
-        &self,
-        request: &Request<'_>,
-        parts: &Parts<'_>,
-        answered: &Answered,
-        outcome: &mut Outcome,
-    ) {
-        let items: SmallVec<[Item<'_>; 2]> = parts
-            .led
-            .iter()
-            .map(|place| request.items[*place])
-            .collect();
-        let words: strict::Words = answered.items.iter().copied().map(Word::Decided).collect();
-        self.ledger.check(&Request {
-            items: &items,
-            words: &words,
-            keep: false,
-            // The log holds the lease.
-            hold: None,
-            store_failed: false,
-            ..*request
-        });
-        for (place, told) in parts.led.iter().zip(&answered.items) {
-            outcome.items[*place] = *told;
-        }
-        let receipts = answered.receipts.iter().map(Receipt::clone);
-        outcome.receipts.extend(receipts);
-    }
-
     /// Counts units that the log charged beside the region's own use.
     pub fn count(&self, tenant: &str, item: Item<'_>, now: Timestamp) {
         let word = Word::Decided(strict::held(item.limit, None, item.cost, now));
@@ -545,6 +521,29 @@ impl Region {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// Puts the words and receipts of the log in. Its units are counted here already, beside the region's own use;
+/// what goes back goes back to where the log charged it.
+fn tell_charged(
+    request: &Request<'_>,
+    parts: &Parts<'_>,
+    answered: Answered,
+    outcome: &mut Outcome,
+) {
+    let led = |receipt: &Receipt| {
+        let counter = &receipt.counter;
+        parts
+            .led
+            .iter()
+            .map(|place| &request.items[*place])
+            .any(|item| item.limit.name == counter.limit && item.key == counter.key)
+    };
+    outcome.receipts.retain(|receipt| !led(receipt));
+    outcome.receipts.extend(answered.receipts);
+    for (place, told) in parts.led.iter().zip(answered.items) {
+        outcome.items[*place] = told;
     }
 }
 

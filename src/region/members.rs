@@ -110,17 +110,22 @@ impl Region {
             let Some(identity) = peer.identity.filter(|_| peer.is_connected) else {
                 continue;
             };
+            // Whether it is empty does not matter: a leader before this one may have begun to fill it, and until
+            // its old voter is gone that one counts for the majority.
             let is_new =
                 all().any(|member| member.region == peer.region && member.voter != identity.voter);
-            if is_new && identity.is_empty {
+            if is_new {
                 tracing::info!(region = %peer.region, "its directory is new: taking it back as a new voter");
                 let member = Member {
                     voter: identity.voter,
                     region: peer.region.clone(),
                     url: peer.url.clone(),
                 };
-                if let Err(error) = consensus.add(member).await {
-                    tracing::warn!(region = %peer.region, %error, "it could not be taken back yet");
+                match consensus.add(member).await {
+                    Ok(()) => tracing::info!(region = %peer.region, "it was taken back"),
+                    Err(error) => {
+                        tracing::warn!(region = %peer.region, %error, "it could not be taken back yet");
+                    }
                 }
             }
         }

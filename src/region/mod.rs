@@ -7,7 +7,8 @@
 //! - [`replica`]: its copy of what the log drives. [`proposals`]: the way into the log.
 //! - [`strict`], [`deciding`]: checks of strict limits. [`reservations`]: what is held of them. [`leading`]: the
 //!   leader's half. [`outbox`]: words between the two. [`requests`]: numbers of requests to the log.
-//!   [`debts`]: what was let through without it.
+//!   [`debts`]: what was let through without the leader.
+//!   [`inherited`]: what processes that died had no time to tell.
 //! - [`decide`]: a check with a disk behind it. [`observe`]: what metrics and logs are told of it.
 //! - [`timers`]: flushing, sweeping, housekeeping, probing. [`rejections`]: the newest refusals.
 //! - [`faults`]: failures injected on purpose. [`links`]: this region among the others.
@@ -20,6 +21,7 @@ pub mod decide;
 pub mod deciding;
 pub mod entropy;
 pub mod faults;
+pub mod inherited;
 pub mod leading;
 pub mod links;
 pub mod members;

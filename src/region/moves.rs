@@ -247,7 +247,8 @@ impl Region {
             .await;
         if matches!(removed, Forwarded::Done { .. })
             && !matches!(
-                self.append(Command::Depart(region.clone())).await,
+                self.append_within(Command::Depart(region.clone()), WRITE_DEADLINE)
+                    .await,
                 Forwarded::Done { .. }
             )
         {

@@ -205,10 +205,10 @@ impl Region {
     pub async fn propose_here(self: &Arc<Self>, command: Command, left: Span) -> Forwarded {
         match command {
             Command::Charge(charge) => self.charge_here(charge, left).await,
-            Command::GiveBack(give) => self.give_here(give).await,
+            Command::GiveBack(give) => self.give_here(give, left).await,
             command => {
                 let is_change = matches!(command, Command::Change(_));
-                let mut forwarded = self.append(command).await;
+                let mut forwarded = self.append_within(command, left).await;
                 if is_change && let Forwarded::Done { index, pending, .. } = &mut forwarded {
                     *pending = self.pending(*index).await;
                 }
@@ -217,8 +217,8 @@ impl Region {
         }
     }
 
-    /// Appends an entry with the log time of now.
-    pub async fn append(&self, command: Command) -> Forwarded {
+    /// Appends an entry with the log time of now, and waits `left` at most until it is applied.
+    pub async fn append_within(&self, command: Command, left: Span) -> Forwarded {
         let Some(consensus) = self.consensus() else {
             return Forwarded::NotLeader;
         };
@@ -229,7 +229,7 @@ impl Region {
         let Ok(bytes) = postcard::to_allocvec(&payload) else {
             return Forwarded::Unavailable("the entry cannot be written".to_owned());
         };
-        match consensus.propose(bytes).await {
+        match consensus.propose_within(bytes, left.to_std()).await {
             Ok(proposed) => match postcard::from_bytes(&proposed.reply) {
                 Ok(reply) => Forwarded::Done {
                     index: proposed.index,
@@ -240,9 +240,9 @@ impl Region {
             },
             Err(consensus::ProposeError::NotLeader { .. }) => Forwarded::NotLeader,
             Err(consensus::ProposeError::Unavailable(why)) => Forwarded::Unavailable(why),
-            Err(consensus::ProposeError::OutcomeUnknown) => {
-                Forwarded::Unknown("leadership was lost while it was being committed".to_owned())
-            }
+            Err(consensus::ProposeError::OutcomeUnknown) => Forwarded::Unknown(
+                "it was not committed in time, or leadership was lost".to_owned(),
+            ),
         }
     }
 

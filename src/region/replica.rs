@@ -6,6 +6,8 @@
 //! ([`crate::region::outbox`]), after the lock is gone.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use arc_swap::Guard;
@@ -40,6 +42,7 @@ pub struct Replica {
     view: ArcSwap<View>,
     names: ArcSwap<Interner>,
     members: ArcSwap<Membership>,
+    is_founded: AtomicBool,
 }
 
 impl Default for Replica {
@@ -62,6 +65,7 @@ impl Replica {
                 leading: None,
             }),
             members: ArcSwap::default(),
+            is_founded: AtomicBool::new(false),
         }
     }
 
@@ -95,11 +99,20 @@ impl Replica {
         self.members.load_full()
     }
 
-    fn publish(&self, catalogue: &Catalogue) {
+    /// Whether this copy knows its cluster. One that does not has an empty catalogue, which says nothing
+    /// about what there is.
+    pub fn is_founded(&self) -> bool {
+        self.is_founded.load(Ordering::Acquire)
+    }
+
+    fn publish(&self, machine: &Machine) {
+        let catalogue = machine.catalogue();
         // Names first: a counter of a new limit must find its name when it is flushed.
         self.names.store(Arc::new(catalogue.names().clone()));
         self.view.store(Arc::clone(catalogue.view()));
         self.catalogue.store(Arc::new(catalogue.clone()));
+        self.is_founded
+            .store(machine.cluster().is_some(), Ordering::Release);
     }
 }
 
@@ -110,7 +123,7 @@ impl crate::consensus::Machine for Replica {
                 let mut core = self.core.lock();
                 let reply = core.machine.apply(&payload);
                 if matches!(payload.command, Command::Change(_) | Command::Found { .. }) {
-                    self.publish(core.machine.catalogue());
+                    self.publish(&core.machine);
                 }
                 reply
             }
@@ -129,7 +142,7 @@ impl crate::consensus::Machine for Replica {
         let mut core = self.core.lock();
         core.machine
             .set_regions(u32::try_from(regions).unwrap_or(u32::MAX));
-        self.publish(core.machine.catalogue());
+        self.publish(&core.machine);
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -145,7 +158,7 @@ impl crate::consensus::Machine for Replica {
     fn install(&self, snapshot: &[u8]) -> Result<(), String> {
         let machine = Machine::from_snapshot(snapshot).map_err(|error| error.to_string())?;
         let mut core = self.core.lock();
-        self.publish(machine.catalogue());
+        self.publish(&machine);
         core.machine = machine;
         Ok(())
     }

@@ -113,6 +113,11 @@ impl Reservations {
         self.exchange.write().follow(time);
     }
 
+    /// The leader charged something for a check in `took`, with the commit: a refill takes as long.
+    pub fn charged(&self, took: Span) {
+        self.exchange.write().refilled(took);
+    }
+
     /// Strict counters that are open here.
     pub fn len(&self) -> u64 {
         self.accounts.load(Ordering::Relaxed)

@@ -46,6 +46,7 @@ use crate::region::config::secret::Secret;
 use crate::region::debts::Debts;
 use crate::region::entropy;
 use crate::region::faults::Faults;
+use crate::region::inherited::Inherited;
 use crate::region::outbox::Letter;
 use crate::region::outbox::Outbox;
 use crate::region::progress::Heard;
@@ -100,6 +101,8 @@ pub struct Region {
     pub reservations: Reservations,
     /// How far the members are, as the leader told last.
     pub progress: Mutex<Option<Heard>>,
+    /// What earlier processes of this region spent of strict limits, by this region's disk.
+    pub inherited: Mutex<Vec<Inherited>>,
     /// Its requests to the log.
     pub requests: Requests,
     /// What strict limits let through while the leader was out of reach.
@@ -203,6 +206,7 @@ impl Region {
             replica: Arc::new(Replica::new()),
             reservations: Reservations::new(holder, seed()),
             progress: Mutex::default(),
+            inherited: Mutex::default(),
             requests: Requests::default(),
             debts: Debts::default(),
             has_majority: AtomicBool::new(true),
@@ -360,9 +364,10 @@ impl Region {
     /// has never belonged to a cluster: it has no catalogue to serve by.
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         [
-            match self.cluster_id() {
-                Some(_) => ("catalogue", true),
-                None => (NO_CLUSTER, false),
+            if self.replica.is_founded() {
+                ("catalogue", true)
+            } else {
+                (NO_CLUSTER, false)
             },
             ("store", !self.store.is_failed()),
             ("accepting", !self.draining.load(Ordering::Relaxed)),
@@ -379,8 +384,10 @@ impl Region {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Notes that the manual clock tells a time that somebody chose.
+    /// Notes that the manual clock tells a time that somebody chose: the windows that it ends are over when
+    /// whoever chose it is answered.
     pub fn note_clock_set(&self) {
+        self.reservations.follow(self.clock.now());
         self.manual_set.store(true, Ordering::Relaxed);
         // The next check must not find the windows of the time before.
         self.let_time_pass();
@@ -482,6 +489,7 @@ impl Sink for Restoring<'_> {
         let Some(limit) = self.region.replica.names().get(record.id.limit.as_str()) else {
             return;
         };
+        self.region.inherit(&record);
         self.restorer.counter(record, limit);
     }
 

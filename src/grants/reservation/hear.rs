@@ -73,7 +73,8 @@ impl Reservation {
             .is_some_and(|held| held.window.id == answer.window.id);
         if is_current {
             self.serve(now, out);
-            self.note_supply(has_come, dry, now, out);
+            let is_free = answer.dry.is_none() && answer.standing.free > 0;
+            self.note_supply(has_come, is_free, dry, now, out);
             self.refill(now, out);
         }
         self.return_surplus(now, out);
@@ -201,6 +202,7 @@ impl Reservation {
     fn note_supply(
         &mut self,
         has_come: bool,
+        is_free: bool,
         dry: Option<DryWord>,
         now: &Now<'_>,
         out: &mut Vec<Effect>,
@@ -216,6 +218,8 @@ impl Reservation {
             // Short of what was asked: what is worth holding may have risen since.
             let is_short = held.received < held.asked.want_to.saturating_sub(self.target / 10);
             held.low_cap = if is_short { free.div_ceil(2) } else { u64::MAX };
+        } else if is_free {
+            held.dry = None;
         } else if dry.is_none() {
             held.low_cap = held.low_cap.min(free.div_ceil(2));
         }
@@ -242,6 +246,23 @@ impl Reservation {
         }
     }
 
+    /// After a silence, or to another leader: what may have been lost is told again.
+    fn tell_again(&mut self, now: &Now<'_>) {
+        let resumed = now.exchange.resumed();
+        if self.resumed == resumed.times {
+            return;
+        }
+        self.resumed = resumed.times;
+        // Asks may be lost too: those that wait are asked for again.
+        self.flights.clear();
+        self.due = now.boot;
+        let windows = [&mut self.past, &mut self.current, &mut self.next];
+        for held in windows.into_iter().flatten() {
+            held.tell_again(resumed.lost_since, now.boot);
+            self.due = self.due.min(held.report_at);
+        }
+    }
+
     /// Places the windows anew and lets those that are over go.
     pub(super) fn roll(&mut self, now: &Now<'_>) {
         if self.revision != now.exchange.revision() {
@@ -249,6 +270,7 @@ impl Reservation {
             for held in [&mut self.current, &mut self.next].into_iter().flatten() {
                 held.place(now.exchange);
             }
+            self.tell_again(now);
         }
         while let Some(held) = self.current.take_if(|held| held.until <= now.boot) {
             self.current = self.next.take();

@@ -68,6 +68,7 @@ use crate::grants::reservation::held::Held;
 use crate::grants::reservation::queue::Queue;
 
 pub use crate::grants::reservation::view::View;
+pub use crate::grants::reservation::view::used;
 
 /// The least time after which a refused caller is told to come back.
 pub const RETRY_AFTER_MIN: Span = Span::from_seconds(1);
@@ -159,6 +160,8 @@ pub struct Reservation {
     target: u64,
     /// The revision of the exchange that the windows were placed by.
     revision: u32,
+    /// How often the talk with the leader had gone on anew by then.
+    resumed: u32,
     /// When a leader last answered something about this account.
     answered: Option<Span>,
     due: Span,
@@ -187,6 +190,7 @@ impl Reservation {
             low: 0,
             target: 0,
             revision: u32::MAX,
+            resumed: 0,
             answered: None,
             due: Span::MAX,
             is_draining: false,

@@ -5,6 +5,7 @@ use super::allowed;
 use super::holder;
 use super::keyed;
 use crate::domain::time::Timestamp;
+use crate::grants::account::Holder;
 use crate::machine::charge::Charged;
 use crate::machine::command::Command;
 use crate::machine::command::Reply;
@@ -67,6 +68,36 @@ fn a_request_counts_once() {
     let again = scene.send(charge);
     assert_eq!(first, again);
     assert!(allowed(&scene.charge("a", &["bucket"], 2)));
+}
+
+/// Its region gave up or has the answer, and the log has forgotten it.
+#[test]
+fn a_request_that_comes_after_it_is_over_does_not_count() {
+    let mut scene = Scene::new();
+    let charge = scene.charge_of("a", &["bucket"], 3);
+    assert!(allowed(&scene.send(charge.clone())));
+    let mut later = scene.charge_of("a", &["bucket"], 1);
+    later.request.answered_below = later.request.number;
+    assert!(allowed(&scene.send(later)));
+    assert!(matches!(scene.send(charge), Charged::NotTaken(_)));
+    assert!(allowed(&scene.charge("a", &["bucket"], 1)));
+}
+
+#[test]
+fn a_doubled_enrolment_of_an_earlier_process_forgets_no_request() {
+    let mut scene = Scene::new();
+    let earlier = holder("a");
+    let newer = Holder {
+        incarnation: 2,
+        ..earlier.clone()
+    };
+    scene.apply(Command::Enroll(newer.clone()));
+    let mut charge = scene.charge_of("a", &["bucket"], 3);
+    charge.request.holder = newer;
+    let first = scene.send(charge.clone());
+    assert!(allowed(&first));
+    scene.apply(Command::Enroll(earlier));
+    assert_eq!(scene.send(charge), first);
 }
 
 #[test]
