@@ -11,13 +11,15 @@
 //! client ─► http ─► region ─► ledger shard: look at all limits ─► charge all ─► store (SQLite writer)
 //!                     ▲                     or none                              every 100 ms, or before
 //!                     │                                                          the answer (`sync`)
-//! admin ──► catalogue change ─► log file ─► new immutable view
+//! strict, too little held:  region ─ Ask ─► leader ─ entry ─► log (majority's disks) ─► units arrive, the step again
+//! strict, decided one by one, keyed:  region ─► leader ─ entry ─► log ─► machine decides, everywhere alike
+//! admin ─► catalogue change ─► leader ─ entry ─► log ─► machine ─► new immutable view in every region
 //! ```
 //!
-//! Data flows one way. The **pure half** ([`domain`], [`algorithm`], [`catalogue`], [`usage`], [`ledger`])
-//! has no clock, randomness, input or output: `now` and seeds are arguments, outcomes are values. The
-//! **shell** carries sockets, disk, clock and metrics around it. Imports point downwards only, in the order
-//! of this table; `tests/tidy.rs` holds all of this.
+//! Data flows one way. The **pure half** ([`domain`], [`algorithm`], [`catalogue`], [`usage`], [`grants`],
+//! [`ledger`], [`machine`]) has no clock, randomness, input or output: `now` and seeds are arguments, outcomes
+//! are values. The **shell** carries sockets, disk, clock and metrics around it. Imports point downwards only,
+//! in the order of this table; `tests/tidy.rs` holds all of this.
 //!
 //! # Where things are
 //!
@@ -29,6 +31,7 @@
 //! | [`usage`] | the replicated truth: PN-counter per (limit, epoch, key, window), a slot per process |
 //! | [`grants`] | strict limits: the leader's book and a region's reservation; pure state machines |
 //! | [`ledger`] | the admission machine: shards, check all or none, holds, remembered answers, expiry |
+//! | [`machine`] | what the log drives: catalogue, book, log-decided checks; the same on every region |
 //! | [`store`] | SQLite: two files, a writer thread each, group commit, journal and fold, restore, backup |
 //! | [`telemetry`] | the one table of metric names, logs |
 //! | [`consensus`] | the replicated log: openraft over the store and the links, members, leadership |
@@ -40,7 +43,8 @@
 //! | [`cli`] | the commands |
 //!
 //! A check is read in two files: `http/check.rs` (what comes in and goes out) and `ledger/check.rs` (the
-//! atomic step). A limit's arithmetic is in `algorithm/`, what its fields mean in `catalogue/effective.rs`.
+//! atomic step). A strict check: `region/strict.rs` (the step over reservations) and `region/deciding.rs` (what
+//! waits). A limit's arithmetic is in `algorithm/`, what its fields mean in `catalogue/effective.rs`.
 //!
 //! # What must always be true, and what would fail if it were not
 //!
@@ -61,13 +65,21 @@
 //! 9. **A refused write stores nothing; an acknowledged `sync` charge, keyed request or admin write is on
 //!    disk.** `src/store/tests/`, `tests/crash.rs`.
 //!
+//! 10. **Strict is strict**: of each window of the log no more is admitted than its largest quota in force,
+//!     under crash, pause, partition, leader change, lost and doubled messages. `src/grants/book/laws.rs`,
+//!     `src/grants/leader/laws.rs`, `tests/sim`, `tests/chaos`.
+//! 11. **The same entries give the same machine on every region**, also over a snapshot. `src/machine/tests`.
+//! 12. **An acknowledged entry is on the disks of a majority, and nothing is called undone that may have been
+//!     done.** `src/consensus/tests`, `tests/cluster`.
+//!
 //! # What is deliberately absent
 //!
 //! - No clock but `region/clock.rs`, no randomness but `region/entropy.rs`.
 //! - No lock is held across a wait, and no check goes through a queue or another task.
 //! - No time supplied by callers, no expression language for limits, no home-made TLS.
-//! - Not yet: the other regions. `approximate` and `strict` limits are refused with a clear error, and the
-//!   catalogue's log is local; `region/changes.rs` is the seam at which it becomes a replicated one.
+//! - No consensus of our own: openraft, behind [`consensus`].
+//! - Not yet: `approximate` limits, which are refused with a clear error. Counters of regional limits stay in
+//!   their region.
 
 pub mod admin;
 pub mod algorithm;

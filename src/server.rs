@@ -56,6 +56,7 @@ pub async fn run(
     }
     let restoring = Arc::clone(&region);
     tokio::task::spawn_blocking(move || restoring.restore()).await??;
+    tokio::spawn(Region::tell_inherited(Arc::downgrade(&region)));
     let (stop_flush, flush_stopped) = watch::channel(false);
     timers::start(&region, &stopped);
     let flusher = tokio::spawn(timers::flush_until(

@@ -2,15 +2,19 @@
 //!
 //! - [`catalogue`], [`items`], [`tenant_limits`]: which limits there are; all changes go through [`mod@write`].
 //! - [`tokens`], [`auth`]: who may do what.
-//! - [`operations`]: status, refusals, audit, draining, clock, metrics, backup. [`faults`]: failures on purpose.
+//! - [`cluster`], [`moves`]: how the regions are; planned moves. [`ledger`]: how strict windows were used.
+//! - [`operations`]: refusals, audit, draining, clock, metrics, backup. [`faults`]: failures on purpose.
 //!
 //! A handler finds out who asks, reads its input, and only then looks at anything.
 
 pub mod auth;
 pub mod catalogue;
+pub mod cluster;
 pub mod faults;
 pub mod items;
 pub mod json;
+pub mod ledger;
+pub mod moves;
 pub mod operations;
 pub mod page;
 pub mod schema;
@@ -23,9 +27,7 @@ pub mod write;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::any;
 use axum::routing::get;
-use axum::routing::post;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::HttpAuthScheme;
 use utoipa::openapi::security::HttpBuilder;
@@ -42,7 +44,10 @@ pub fn described() -> (Router<Arc<Region>>, OpenApi) {
     let (router, mut document) = tenant_routes(catalogue_routes(routes::described()))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::revoke))
-        .routes(routes!(operations::cluster))
+        .routes(routes!(cluster::cluster))
+        .routes(routes!(moves::transfer))
+        .routes(routes!(moves::prefer))
+        .routes(routes!(moves::take_in, moves::let_go))
         .routes(routes!(operations::rejections))
         .routes(routes!(operations::audit))
         .routes(routes!(operations::drain))
@@ -92,32 +97,16 @@ fn tenant_routes(router: OpenApiRouter<Arc<Region>>) -> OpenApiRouter<Arc<Region
             tenant_limits::delete_override
         ))
         .routes(routes!(tenant_limits::reset))
+        .routes(routes!(ledger::read))
 }
 
 /// The router of the admin listener.
 pub fn router(region: Arc<Region>) -> Router {
     let (router, document) = described();
     let document = schema::served(&document);
-    let router = router
-        .route(
-            "/openapi.json",
-            get(move || async move { http::json(200, document) }),
-        )
-        .route(
-            "/admin/v1/cluster/leader",
-            post(operations::not_in_this_build),
-        )
-        .route(
-            "/admin/v1/cluster/leader-preference",
-            any(operations::not_in_this_build),
-        )
-        .route(
-            "/admin/v1/cluster/regions/{region}",
-            any(operations::not_in_this_build),
-        )
-        .route(
-            "/admin/v1/tenants/{tenant}/limits/{limit}/ledger",
-            get(operations::not_in_this_build),
-        );
+    let router = router.route(
+        "/openapi.json",
+        get(move || async move { http::json(200, document) }),
+    );
     routes::finish(router).with_state(region)
 }

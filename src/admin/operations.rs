@@ -1,4 +1,4 @@
-//! Operating a region: status, refusals, audit, draining, the manual clock, metrics, backup.
+//! Operating a region: refusals, audit, draining, the manual clock, metrics, backup.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use axum::http::HeaderMap;
 use axum::http::HeaderValue;
 use axum::http::Response;
 use axum::http::header;
-use axum::response::IntoResponse;
 use serde::Deserialize;
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
@@ -20,169 +19,16 @@ use utoipa::ToSchema;
 use crate::admin::auth;
 use crate::admin::auth::Need;
 use crate::domain::limit::AMOUNT_MAX;
-use crate::domain::time::Span;
 use crate::http::body;
 use crate::http::input;
-use crate::http::problem::Code;
 use crate::http::problem::Problem;
-use crate::peer::BreakerState;
-use crate::peer::PeerStatus;
-use crate::peer::Refusal;
 use crate::region::rejections::Rejection;
 use crate::region::rejections::Wanted;
 use crate::region::state::Region;
-use crate::store::Health;
 use crate::telemetry::metrics::Format;
 
 /// Refusals in one answer.
 const REJECTIONS_MAX: usize = 1000;
-
-/// How a region is.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ClusterStatus {
-    /// The region that answers.
-    pub region: String,
-    /// The program's version.
-    pub version: &'static str,
-    /// Whether it can serve.
-    pub ready: bool,
-    /// Whether it wants no more traffic.
-    pub draining: bool,
-    /// Version of the catalogue in force.
-    pub catalogue_version: u64,
-    /// Region time, in Unix milliseconds.
-    pub time_ms: i64,
-    /// When this process started, in Unix milliseconds.
-    pub started_ms: i64,
-    /// Which start of this data directory it is.
-    pub start: u32,
-    /// Counters in memory.
-    pub counters: usize,
-    /// New counters that were refused for want of room.
-    pub refused_keys: u64,
-    /// Holds that are remembered.
-    pub holds: usize,
-    /// Answers to keyed requests that are remembered.
-    pub idempotency_keys: usize,
-    /// Times that the wall clock was set back by more than an hour.
-    pub clock_steps_back: u64,
-    /// The store: `ok`, or what failed.
-    pub store: String,
-    /// Since when the store has failed, in Unix milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub store_failed_since_ms: Option<i64>,
-    /// Faults that were injected.
-    pub faults: usize,
-    /// The other regions.
-    pub peers: Vec<ClusterPeer>,
-}
-
-/// How it stands with another region.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ClusterPeer {
-    /// Its name.
-    pub region: String,
-    /// Its address.
-    pub url: String,
-    /// Whether it can be called.
-    pub connected: bool,
-    /// Whether the link that it opened is up.
-    pub connected_to_us: bool,
-    /// `closed`: calls pass; `open`: they fail at once; `half_open`: one may try.
-    pub breaker: BreakerState,
-    /// The round trip of the newest heartbeat, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rtt_ms: Option<f64>,
-    /// The shortest round trip of the last few heartbeats, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rtt_min_ms: Option<f64>,
-    /// Its clock minus this region's, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub clock_offset_ms: Option<f64>,
-    /// Whether its clock is more than 2 s off.
-    pub clock_far: bool,
-    /// Time since anything was heard of it, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_frame_age_ms: Option<u64>,
-    /// Why the last handshake with it was refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused: Option<Refusal>,
-    /// Messages to it that were dropped.
-    pub dropped: u64,
-}
-
-impl From<PeerStatus> for ClusterPeer {
-    fn from(peer: PeerStatus) -> Self {
-        let ms = |span: Span| micros(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX));
-        Self {
-            region: peer.region.to_string(),
-            url: peer.url,
-            connected: peer.is_connected,
-            connected_to_us: peer.is_connected_to_us,
-            breaker: peer.breaker,
-            rtt_ms: peer.rtt_last.map(ms),
-            rtt_min_ms: peer.rtt_min.map(ms),
-            clock_offset_ms: peer.clock_offset_ns.map(micros),
-            clock_far: peer.is_clock_far,
-            last_frame_age_ms: peer.last_frame_age.map(Span::as_ms_ceil),
-            refused: peer.refused,
-            dropped: peer.dropped,
-        }
-    }
-}
-
-/// Milliseconds with three digits behind the point.
-fn micros(nanos: i64) -> f64 {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "shown, never decided by; exact up to 285 years"
-    )]
-    let micros = (nanos / 1000) as f64;
-    micros / 1000.0
-}
-
-/// How this region is.
-#[utoipa::path(
-    get,
-    path = "/admin/v1/cluster",
-    tag = "operations",
-    security(("bearer" = [])),
-    responses((status = 200, description = "How this region is", body = ClusterStatus), crate::admin::schema::AdminProblems)
-)]
-pub async fn cluster(
-    State(region): State<Arc<Region>>,
-    headers: HeaderMap,
-) -> Result<Json<ClusterStatus>, Problem> {
-    auth::authorize(&region, &headers, Need::Read).await?;
-    let (store, store_failed_since_ms) = match region.store.health() {
-        Health::Ok => ("ok".to_owned(), None),
-        Health::Failed { reason, since } => (reason, Some(since.as_unix_ms())),
-    };
-    let now = region.clock.now();
-    Ok(Json(ClusterStatus {
-        region: region.name.to_string(),
-        version: env!("CARGO_PKG_VERSION"),
-        ready: region.readiness().iter().all(|(_, met)| *met),
-        draining: region.is_draining(),
-        catalogue_version: region.view().version(),
-        time_ms: now.as_unix_ms(),
-        started_ms: region.started_at.as_unix_ms(),
-        start: region.ledger.start(),
-        counters: region.ledger.keys(),
-        refused_keys: region.ledger.refused_keys(),
-        holds: region.holds.len(),
-        idempotency_keys: region.answers.len(),
-        clock_steps_back: region.clock.steps_followed_back(),
-        store,
-        store_failed_since_ms,
-        faults: region.faults.list().len(),
-        peers: region
-            .peer_status()
-            .into_iter()
-            .map(ClusterPeer::from)
-            .collect(),
-    }))
-}
 
 /// Which refusals are asked for.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -493,6 +339,12 @@ pub async fn backup(
             "the store cannot be written at the moment".to_owned(),
         ));
     }
+    // The log stays out of a backup, since a restored region must not vote by it: what it made of the
+    // catalogue goes in instead.
+    region
+        .keep_catalogue()
+        .await
+        .map_err(|error| failed(error.to_string()))?;
     let path = region.data_dir.join(format!(
         "backup-{:016x}.tmp",
         crate::region::entropy::bits64()
@@ -530,20 +382,4 @@ pub async fn backup(
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
-}
-
-/// What needs several regions.
-pub async fn not_in_this_build(
-    State(region): State<Arc<Region>>,
-    headers: HeaderMap,
-) -> Response<Body> {
-    if let Err(problem) = auth::authorize(&region, &headers, Need::Admin).await {
-        return problem.into_response();
-    }
-    Problem::new(
-        422,
-        Code::Invalid,
-        "regions are not joined: this is not available in this build",
-    )
-    .into_response()
 }

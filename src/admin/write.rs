@@ -21,6 +21,7 @@ use crate::catalogue::change::Entry;
 use crate::catalogue::change::FieldError;
 use crate::catalogue::change::NewEpoch;
 use crate::catalogue::change::Refused;
+use crate::consensus::PROPOSAL_BYTES_MAX;
 use crate::http;
 use crate::http::problem::Code;
 use crate::http::problem::FieldProblem;
@@ -29,10 +30,11 @@ use crate::region::proposals::Changed;
 use crate::region::proposals::ProposeError;
 use crate::region::state::Region;
 
-/// The longest body that describes one limit, plan or tenant.
-pub const ITEM_BYTES_MAX: usize = 4 << 20;
-/// The longest body that describes a whole catalogue.
-pub const CATALOGUE_BYTES_MAX: usize = 64 << 20;
+/// The longest body that describes one limit, plan or tenant: with its author it must fit into one entry of
+/// the log.
+pub const ITEM_BYTES_MAX: usize = PROPOSAL_BYTES_MAX - (64 << 10);
+/// The longest body that describes a whole catalogue. A larger one is written in parts, with PATCH.
+pub const CATALOGUE_BYTES_MAX: usize = ITEM_BYTES_MAX;
 
 /// What a change did.
 #[derive(Debug, Serialize, ToSchema)]
@@ -150,7 +152,8 @@ pub async fn propose(
     outcome.map(WriteAnswer::from).map_err(problem_of)
 }
 
-fn unknown(detail: impl Into<String>) -> Problem {
+/// 503: it may or may not have been done.
+pub fn unknown(detail: impl Into<String>) -> Problem {
     Problem {
         code: Code::OutcomeUnknown,
         ..Problem::unavailable(detail)

@@ -149,7 +149,10 @@ impl<'a> Intent<'a> {
 
     /// What plan and administrator have set for a limit of a tenant.
     fn set_by_admin(&self, tenant: &TenantName, limit: &LimitName) -> Result<Compiled, Refused> {
-        let compiled = self.catalogue.layers(tenant, limit).compile(super::REGIONS);
+        let compiled = self
+            .catalogue
+            .layers(tenant, limit)
+            .compile(self.catalogue.regions);
         compiled.map_err(Refused::Invalid)
     }
 
@@ -204,7 +207,7 @@ impl<'a> Intent<'a> {
                 &TenantLimit::default(),
                 None,
                 self.at,
-                super::REGIONS,
+                self.catalogue.regions,
             );
             below_ceiling(&path, &ceiling, &amounts)?;
             let own = &mut item_of(&mut definition, limit).own;
@@ -274,7 +277,7 @@ impl<'a> Intent<'a> {
                 return Err(Refused::Invalid(faults));
             }
             let base = self.set_by_admin(tenant, limit)?;
-            let ceiling = amounts::ceiling(&base, item, Some(key), self.at, super::REGIONS);
+            let ceiling = amounts::ceiling(&base, item, Some(key), self.at, self.catalogue.regions);
             below_ceiling(&path, &ceiling, &spec.amounts())?;
             item.own.keys.insert(key.clone(), spec.clone());
         } else {

@@ -75,9 +75,6 @@ mod sharded;
 mod tests;
 mod tokens;
 
-/// Regions among which a quota is shared where `fallback_quota` is left open.
-const REGIONS: u32 = 1;
-
 /// See the module.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "Snapshot")]
@@ -87,6 +84,9 @@ pub struct Catalogue {
     epochs: Epochs,
     tokens: BTreeMap<String, TokenRecord>,
     names: Interner,
+    /// Among so many a quota is shared where `fallback_quota` is left open. Not part of what is written: whoever
+    /// keeps the catalogue knows the regions.
+    regions: u32,
     /// Built from all the rest.
     view: Arc<View>,
     /// What is to be forgotten when; built from `epochs`.
@@ -137,9 +137,17 @@ impl Serialize for Catalogue {
 impl TryFrom<Snapshot> for Catalogue {
     type Error = Refused;
 
-    /// A snapshot is judged like a change: a build that cannot keep one of its limits says which.
     fn try_from(snapshot: Snapshot) -> Result<Self, Refused> {
-        let mut catalogue = Self::empty();
+        snapshot.build(1)
+    }
+}
+
+impl Snapshot {
+    /// A snapshot is judged like a change: a build that cannot keep one of its limits says which.
+    fn build(self, regions: u32) -> Result<Catalogue, Refused> {
+        let snapshot = self;
+        let mut catalogue = Catalogue::empty();
+        catalogue.regions = regions;
         catalogue.version = snapshot.version;
         catalogue.epochs = snapshot.epochs;
         catalogue.tokens = snapshot.tokens;
@@ -198,6 +206,7 @@ impl Catalogue {
             epochs: Epochs::default(),
             tokens: BTreeMap::new(),
             names: Interner::default(),
+            regions: 1,
             view: Arc::new(View::empty()),
             memories: BTreeSet::new(),
         }
@@ -231,6 +240,26 @@ impl Catalogue {
     /// Every limit name that was ever used; its position is its number.
     pub fn limit_names(&self) -> &[LimitName] {
         self.names.names()
+    }
+
+    /// Says among how many regions a quota is shared where `fallback_quota` is left open; at least 1. Every
+    /// limit is compiled again when the number is another one.
+    pub fn set_regions(&mut self, regions: u32) {
+        let regions = regions.max(1);
+        if regions == self.regions {
+            return;
+        }
+        let snapshot = Snapshot {
+            version: self.version,
+            tree: self.tree.clone(),
+            epochs: self.epochs.clone(),
+            tokens: self.tokens.clone(),
+            names: self.names.clone(),
+        };
+        // What was applied once fits again: the number of regions makes no limit valid or invalid.
+        if let Ok(catalogue) = snapshot.build(regions) {
+            *self = catalogue;
+        }
     }
 
     /// Applies the entry at `index` of the log, written at `at`. Indexes rise from entry to entry.

@@ -7,15 +7,18 @@
 //! - `check`, `usage`, `reset`, `why`: one limit at a time ([`checks`]).
 //! - `limits`, `plans`, `tenants`, `tokens`: the catalogue by hand ([`items`], [`tokens`]).
 //! - `apply`, `diff`: the catalogue from a file ([`apply`], [`difference`], [`catalogue_file`]).
-//! - `status`, `audit`, `backup`, `restore`, `openapi`, `completions`, `check-config`: operation ([`operate`]).
+//! - `status`, `leader`, `region`: the cluster ([`cluster`]). `ledger`: strict windows ([`ledger`]).
+//! - `audit`, `backup`, `restore`, `openapi`, `completions`, `check-config`: operation ([`operate`]).
 
 pub mod apply;
 pub mod catalogue_file;
 pub mod checks;
 pub mod client;
+pub mod cluster;
 pub mod dev;
 pub mod difference;
 pub mod items;
+pub mod ledger;
 pub mod limit_flags;
 pub mod limit_table;
 pub mod operate;
@@ -52,6 +55,7 @@ Examples:
   highwater check demo regional-api alice         one check
   highwater limits set acme exports --quota 10 --period day
   highwater apply -f catalogue.toml               the catalogue from a file
+  highwater status                                regions, leader, lag
   highwater serve --config regions/us-east-1.toml one region";
 
 /// Highwater: quotas and rate limits, counted exactly, in one binary and one directory.
@@ -118,7 +122,10 @@ enum Command {
     Tokens(tokens::TokensArgs),
     Apply(apply::ApplyArgs),
     Diff(apply::DiffArgs),
-    Status(operate::StatusArgs),
+    Status(cluster::StatusArgs),
+    Leader(cluster::LeaderArgs),
+    Region(cluster::RegionArgs),
+    Ledger(ledger::LedgerArgs),
     Audit(operate::AuditArgs),
     Backup(operate::BackupArgs),
     Restore(operate::RestoreArgs),
@@ -172,7 +179,10 @@ fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Tokens(args) => ask(g, async |session| tokens::tokens(&session, args).await),
         Command::Apply(args) => ask(g, async |session| apply::apply(&session, args).await),
         Command::Diff(args) => ask(g, async |session| apply::diff(&session, args).await),
-        Command::Status(_) => ask(g, async |session| operate::status(&session).await),
+        Command::Status(_) => ask(g, async |session| cluster::status(&session).await),
+        Command::Leader(args) => ask(g, async |session| cluster::leader(&session, args).await),
+        Command::Region(args) => ask(g, async |session| cluster::region(&session, args).await),
+        Command::Ledger(args) => ask(g, async |session| ledger::ledger(&session, args).await),
         Command::Audit(args) => ask(g, async |session| operate::audit(&session, args).await),
         Command::Backup(args) => ask(g, async |session| operate::backup(&session, args).await),
         Command::Openapi(_) => ask(g, async |session| operate::openapi(&session).await),
@@ -246,7 +256,7 @@ mod tests {
 
     #[test]
     fn commands_of_other_builds_are_unknown() {
-        for command in ["leader", "region", "ledger", "drill", "import"] {
+        for command in ["drill", "import"] {
             assert!(
                 Cli::try_parse_from(["highwater", command]).is_err(),
                 "{command}"

@@ -1,4 +1,4 @@
-//! `status`, `audit`, `backup`, `restore`, `completions`, `openapi`: operation.
+//! `audit`, `backup`, `restore`, `completions`, `openapi`: operation.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -17,16 +17,6 @@ use super::Outcome;
 use super::Session;
 use super::output;
 use super::output::OutputFormat;
-
-/// Arguments of `status`.
-#[derive(Debug, Args)]
-#[command(about = "Show the region: its version, its store, its clock", after_help = STATUS_EXAMPLES)]
-pub struct StatusArgs {}
-
-const STATUS_EXAMPLES: &str = "\
-Examples:
-  highwater status
-  highwater status --server http://127.0.0.1:7121 --output json";
 
 /// Arguments of `audit`.
 #[derive(Debug, Args)]
@@ -91,16 +81,6 @@ const OPENAPI_EXAMPLES: &str = "\
 Examples:
   highwater openapi > admin.json
   highwater openapi --server http://127.0.0.1:7110 > check.json";
-
-/// Runs `status`.
-pub async fn status(session: &Session) -> anyhow::Result<Outcome> {
-    let answer = session
-        .client
-        .get(&["admin", "v1", "cluster"], &[])
-        .await?
-        .success()?;
-    session.show(&answer)
-}
 
 /// Runs `audit`.
 pub async fn audit(session: &Session, args: AuditArgs) -> anyhow::Result<Outcome> {

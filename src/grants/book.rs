@@ -415,6 +415,13 @@ impl Book {
         Some(Proof::of(account.clone(), pool, &self.regions))
     }
 
+    /// How the open window of a counter was used so far that contains `at`; of several epochs the newest
+    /// one's.
+    pub fn proof_at(&self, tenant: &str, limit: &str, key: &str, at: Timestamp) -> Option<Proof> {
+        let (account, pool) = self.counters.at(tenant, limit, key, at)?;
+        Some(Proof::of(account, pool, &self.regions))
+    }
+
     /// Open counters, over all tenants.
     pub fn counters(&self) -> usize {
         self.counters.len()

@@ -35,6 +35,12 @@ const SPREAD_PPM: i128 = DRIFT_PPM + SLEW_PPM;
 const REFILL_UNKNOWN: Span = Span::from_ms(250);
 const REFILL_MIN: Span = Span::from_ms(1);
 const REFILL_MAX: Span = Span::from_seconds(5);
+/// The leader answers a pulse every 200 ms: after so long without a word its messages did not arrive, and
+/// those to it may not have.
+const SILENCE: Span = Span::from_seconds(1);
+/// What was told this long before the last word may still have been lost: on its way, or with a leader that
+/// had put it into no entry yet.
+const LOST_BEFORE: Span = Span::from_seconds(2);
 /// Bounds that became narrower by less than this are not worth computing anything anew.
 const WORTH_TELLING_NANOS: i128 = 1_000_000;
 
@@ -48,6 +54,16 @@ pub struct Exchange {
     is_restarting: bool,
     last_word: Option<Span>,
     by_hand: Option<Timestamp>,
+    resumed: Resumed,
+}
+
+/// The talk with the leader went on after a silence, or with another leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resumed {
+    /// How many times.
+    pub times: u32,
+    /// What was told since this boot time may have been lost.
+    pub lost_since: Span,
 }
 
 /// Between which instants log time is.
@@ -107,8 +123,12 @@ impl Exchange {
     /// Takes in the clock of a message that was received at `boot`. Call it before the message is handed to
     /// a reservation.
     pub fn heard(&mut self, stamp: &LogStamp, boot: Span) {
+        let last_word = self.last_word;
         if self.bounds.is_none_or(|bounds| stamp.term >= bounds.term) {
             self.last_word = self.last_word.max(Some(boot));
+            if last_word.is_some_and(|last| boot.minus(last) >= SILENCE) {
+                self.resume(last_word);
+            }
         }
         let log = i128::from(stamp.log_time.as_nanos());
         let low = Bound {
@@ -125,7 +145,11 @@ impl Exchange {
             (Some(bounds), high) if bounds.term == term => bounds.narrow(low, high, boot),
             (Some(bounds), _) if bounds.term > term => false,
             (bounds, Some(high)) => {
+                let is_another = bounds.is_some();
                 *bounds = Some(Bounds { term, low, high });
+                if is_another {
+                    self.resume(last_word);
+                }
                 true
             }
             (_, None) => false,
@@ -133,6 +157,14 @@ impl Exchange {
         if is_better {
             self.revision = self.revision.wrapping_add(1);
         }
+    }
+
+    fn resume(&mut self, last_word: Option<Span>) {
+        self.resumed = Resumed {
+            times: self.resumed.times.wrapping_add(1),
+            lost_since: last_word.unwrap_or_default().minus(LOST_BEFORE),
+        };
+        self.revision = self.revision.wrapping_add(1);
     }
 
     /// Takes in the answer to a pulse, received at `boot`.
@@ -183,6 +215,11 @@ impl Exchange {
         let refill = self.refill?;
         let nanos = refill.mean.saturating_add(refill.deviation * 2);
         Some(Span::from_nanos(nanos).max(REFILL_MIN))
+    }
+
+    /// How often the talk with the leader has gone on anew.
+    pub const fn resumed(&self) -> Resumed {
+        self.resumed
     }
 
     /// The refill time of the slowest live region as the leader told it, at most 15 s; the own one when

@@ -381,6 +381,27 @@ impl Leader {
         }
     }
 
+    /// Units went back to an account by an entry that is not the leader's own: those who wait get them, and
+    /// those who were told that there are none are told otherwise.
+    pub fn credited(&mut self, now: Now, book: &Book, account: &Account, out: &mut Vec<Action>) {
+        let from = Place {
+            account: account.clone(),
+            window: WindowId(i64::MIN),
+        };
+        let places: Vec<Place> = self
+            .desks
+            .range(from..)
+            .map(|(place, _)| place)
+            .take_while(|place| place.account == *account)
+            .cloned()
+            .collect();
+        for place in places {
+            self.serve(now, book, &place, out);
+            self.unsay_dry(now, book, &place, out);
+            self.sleep(now, book, &place);
+        }
+    }
+
     /// What time brings: rounds end, hungry regions are forgotten, what was told gets an entry, windows end.
     /// To be called at [`Leader::next_wake`], and may be called at any time.
     pub fn tick(&mut self, now: Now, book: &Book, out: &mut Vec<Action>) {

@@ -303,11 +303,16 @@ fn refuse<'a>(judged: &[Judged<'a>], status: u16, answer: &mut CheckAnswer<'a>) 
                 item.limit.rule.quota()
             ),
             Some(Reason::Unavailable) => {
-                write!(
-                    detail,
-                    "limit {}: this region cannot keep counts at the moment",
-                    item.limit.name
-                )
+                let why = match (item.limit.mode, item.outcome.decided_by) {
+                    (Mode::Strict, DecidedBy::Leader) => {
+                        "the leader has no room for one more counter or key"
+                    }
+                    (Mode::Strict, _) => {
+                        "this region reaches no leader of strict limits, or cannot keep counts, at the moment"
+                    }
+                    _ => "this region cannot keep counts at the moment",
+                };
+                write!(detail, "limit {}: {why}", item.limit.name)
             }
             Some(Reason::OutcomeUnknown) => write!(
                 detail,

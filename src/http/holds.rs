@@ -106,14 +106,7 @@ async fn opened(
     let started = region.clock.stopwatch();
     let now = region.clock.now();
     let view = region.view_full();
-    let body: CheckBody<'_> = body::parse(bytes)?;
-    if body.idempotency_key.is_some() {
-        return Err(Problem::new(
-            400,
-            Code::UnknownField,
-            "unknown field `idempotency_key`: send the Idempotency-Key header",
-        ));
-    }
+    let body = hold_body(bytes)?;
     caller.may_check(body.tenant.as_str())?;
     let resolved = resolve::check(&view, &body, now, Purpose::Hold)?;
     let ttl = ttl(body.ttl, resolved.items.iter().map(|item| item.limit))?;
@@ -194,23 +187,7 @@ async fn opened(
         })
     };
     let opened = opened.into_inner();
-    match (opened, outcome.allowed) {
-        (false, true) => region.holds.open(record(&outcome)),
-        (false, false) => region.holds.unreserve(),
-        // Let through by policy after all, maybe with other charges than those that were undone.
-        (true, true) => region.holds.replace(record(&outcome)),
-        // Undone. The disk may have seen it open, so it is closed rather than forgotten.
-        (true, false) => {
-            let state = HoldState::Closed {
-                fingerprint: 0,
-                answer: Box::default(),
-            };
-            region.holds.replace(HoldRecord {
-                state,
-                ..record(&outcome)
-            });
-        }
-    }
+    note_hold(region, opened, outcome.allowed, record(&outcome));
     let told = rendered(&outcome);
     if is_strict && on_disk && outcome.allowed && !opened {
         // The log has charged it; the hold itself is this region's to remember.
@@ -224,6 +201,36 @@ async fn opened(
     keyed::finish(region, keyed.as_ref(), outcome.allowed, &told, now);
     region.observe(&check::seen(&resolved, &body, now), &outcome, started);
     Ok(told)
+}
+
+fn hold_body(bytes: &[u8]) -> Result<CheckBody<'_>, Problem> {
+    let body: CheckBody<'_> = body::parse(bytes)?;
+    if body.idempotency_key.is_some() {
+        return Err(Problem::new(
+            400,
+            Code::UnknownField,
+            "unknown field `idempotency_key`: send the Idempotency-Key header",
+        ));
+    }
+    Ok(body)
+}
+
+/// Notes in memory what became of a hold that may have been opened for the disk to see.
+fn note_hold(region: &Region, opened: bool, allowed: bool, record: HoldRecord) {
+    match (opened, allowed) {
+        (false, true) => region.holds.open(record),
+        (false, false) => region.holds.unreserve(),
+        // Let through by policy after all, maybe with other charges than those that were undone.
+        (true, true) => region.holds.replace(record),
+        // Undone. The disk may have seen it open, so it is closed rather than forgotten.
+        (true, false) => {
+            let state = HoldState::Closed {
+                fingerprint: 0,
+                answer: Box::default(),
+            };
+            region.holds.replace(HoldRecord { state, ..record });
+        }
+    }
 }
 
 /// A hold whose key was answered before, in whichever region, or whose limits changed meanwhile.

@@ -16,6 +16,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::algorithm::concurrency::Lease;
+use crate::catalogue::view::View;
 use crate::domain::limit::Rule;
 use crate::domain::time::Timestamp;
 use crate::http::access;
@@ -31,6 +32,7 @@ use crate::http::problem::Problem;
 use crate::http::strict;
 use crate::http::strict::Moved;
 use crate::ledger::check::Item;
+use crate::ledger::hold::HoldKey;
 use crate::ledger::hold::HoldRecord;
 use crate::ledger::hold::HoldState;
 use crate::ledger::hold::Receipt;
@@ -166,29 +168,18 @@ async fn close(
     let now = region.clock.now();
     let view = region.view_full();
     let fingerprint = keyed::fingerprint(bytes);
-    let tenant = region
-        .holds
-        .with(hold_key, |hold| hold.tenant.clone())
-        .filter(|tenant| caller.owns(tenant));
-    let tenant = tenant.ok_or_else(holds::no_hold)?;
+    let tenant = tenant_of(region, caller, hold_key)?;
     let begun = keyed::begin_or_refuse(region, &tenant, Operation::Settle, key, fingerprint, now)?;
     let keyed = match begun {
         Ok(keyed) => keyed,
         Err(repeat) => return Ok(repeat),
     };
-    // What the log has a part in comes first: it is named by the hold, so a repeat moves nothing twice.
-    let open = region.holds.with(hold_key, |hold| {
-        holds::open_hold(hold, caller, now).map(|()| hold.clone())
-    });
-    let by_log = match open {
-        Some(Ok(hold)) => match costs(&hold.receipts) {
-            Ok(costs) => strict::settle(region, &view, &hold, &costs, fingerprint, now).await,
-            Err(problem) => Err(problem),
-        },
-        // Closed, over or gone: the same is found below.
-        Some(Err(_)) | None => Ok(BTreeMap::new()),
+    let terms = Closing {
+        key: hold_key,
+        fingerprint,
+        now,
     };
-    let by_log = match by_log {
+    let by_log = match moved_by_log(region, caller, &view, &terms, &costs).await {
         Ok(by_log) => by_log,
         Err(problem) => {
             keyed::abandon(region, keyed.as_ref());
@@ -273,10 +264,52 @@ async fn close(
     Ok(rendered)
 }
 
+/// Whose hold it is.
+fn tenant_of(region: &Region, caller: &Caller, hold_key: HoldKey) -> Result<String, Problem> {
+    let tenant = region.holds.with(hold_key, |hold| hold.tenant.clone());
+    tenant
+        .filter(|tenant| caller.owns(tenant))
+        .ok_or_else(holds::no_hold)
+}
+
+/// Which hold is closed, by which request, and when.
+struct Closing {
+    key: HoldKey,
+    fingerprint: u128,
+    now: Timestamp,
+}
+
+/// Moves what the log has a part in. It comes first: it is named by the hold, so a repeat moves nothing twice.
+async fn moved_by_log(
+    region: &Arc<Region>,
+    caller: &Caller,
+    view: &View,
+    closing: &Closing,
+    costs: impl Fn(&[Receipt]) -> Result<Vec<u64>, Problem>,
+) -> Result<BTreeMap<usize, Moved>, Problem> {
+    let open = region.holds.with(closing.key, |hold| {
+        holds::open_hold(hold, caller, closing.now).map(|()| hold.clone())
+    });
+    // Closed, over or gone: whoever closes it finds that out.
+    let Some(Ok(hold)) = open else {
+        return Ok(BTreeMap::new());
+    };
+    let costs = costs(&hold.receipts)?;
+    strict::settle(
+        region,
+        view,
+        &hold,
+        &costs,
+        closing.fingerprint,
+        closing.now,
+    )
+    .await
+}
+
 /// Gives back or charges what a hold's costs differ from what it took.
 fn move_units(
     region: &Region,
-    view: &crate::catalogue::view::View,
+    view: &View,
     hold: &HoldRecord,
     costs: &[u64],
     by_log: &BTreeMap<usize, Moved>,

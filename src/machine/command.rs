@@ -38,6 +38,8 @@ pub enum Command {
     },
     /// A process of a region begins.
     Enroll(Holder),
+    /// A region is no member any more: nothing is granted to it, and what it holds is stranded.
+    Depart(RegionName),
     /// Which region should lead; `None`: any.
     Prefer(Option<RegionName>),
     /// A change of the catalogue: its [`crate::catalogue::change::Entry`] as JSON, whose fields may be absent.

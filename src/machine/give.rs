@@ -46,6 +46,28 @@ pub struct GiveBack {
     pub told: Option<(WindowId, Totals)>,
 }
 
+impl GiveBack {
+    /// The counter that the units go back to.
+    pub fn account(&self) -> Account {
+        let (limit, key, epoch) = match &self.source {
+            Source::Charge { receipt, .. } => (
+                &receipt.counter.limit,
+                CompactString::new(&receipt.counter.key),
+                receipt.epoch,
+            ),
+            Source::Use {
+                limit, key, epoch, ..
+            } => (limit, key.clone(), *epoch),
+        };
+        Account {
+            tenant: self.tenant.clone(),
+            limit: limit.clone(),
+            key,
+            epoch,
+        }
+    }
+}
+
 /// Where units that go back were charged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
@@ -131,13 +153,13 @@ impl Machine {
             }
         }
         let units = match &give.source {
-            Source::Charge { receipt, hold } => Some(self.from_charge(give, receipt, *hold)),
+            Source::Charge { receipt, hold } => Some(self.refund_charge(give, receipt, *hold)),
             Source::Use {
                 limit,
                 key,
                 epoch,
                 window,
-            } => self.from_use(give, (limit, key, *epoch), *window),
+            } => self.refund_use(give, (limit, key, *epoch), *window),
         };
         let Some(units) = units else {
             return Given::Stale {
@@ -151,7 +173,7 @@ impl Machine {
         Given::Units(units)
     }
 
-    fn from_charge(&mut self, give: &GiveBack, receipt: &Receipt, hold: u128) -> u64 {
+    fn refund_charge(&mut self, give: &GiveBack, receipt: &Receipt, hold: u128) -> u64 {
         let account = Account {
             tenant: give.tenant.clone(),
             limit: receipt.counter.limit.clone(),
@@ -173,7 +195,7 @@ impl Machine {
         moved.units
     }
 
-    fn from_use(
+    fn refund_use(
         &mut self,
         give: &GiveBack,
         (limit, key, epoch): (&LimitName, &CompactString, u64),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Payload { log_time, command } ──► apply ──► Reply          (and the same state everywhere)
-//!     Found, Enroll, Prefer            members: who started when, who should lead
+//!     Found, Enroll, Depart, Prefer    members: who started when, who has gone, who should lead
 //!     Change                           catalogue: limits, plans, tenants, tokens, resets, audit
 //!     Transfer                         book: units of strict windows, between pool and regions
 //!     Charge, GiveBack, Renew          checks that the log itself decides
@@ -19,12 +19,14 @@
 //! - log time never falls (`log_time_never_falls`);
 //! - a request is charged once however often its entry is repeated (`a_request_counts_once`), and so is an
 //!   `Idempotency-Key` in whichever region it is sent (`a_key_counts_once_everywhere`);
+//! - how a strict window was used can be looked up after it has ended (`an_ended_window_stays_in_the_ledger`);
 //! - a check of several limits charges all or none (`a_check_charges_all_or_none`).
 //!
 //! Not here: who proposes when, clocks, the network, disks.
 
 pub mod answers;
 pub mod charge;
+pub mod closed;
 pub mod command;
 pub mod give;
 mod snapshot;
@@ -45,9 +47,11 @@ use crate::grants::account::Account;
 use crate::grants::account::Holder;
 use crate::grants::book;
 use crate::grants::book::Book;
+use crate::grants::book::Proof;
 use crate::ledger::Bounds;
 use crate::ledger::Ledger;
 use crate::machine::answers::Remembered;
+use crate::machine::closed::Closed;
 use crate::machine::command::AuditRow;
 use crate::machine::command::Command;
 use crate::machine::command::Payload;
@@ -60,6 +64,8 @@ pub const AUDIT_ROWS_MAX: usize = 20_000;
 /// After so many entries every dead counter goes. All at once, so that regions that came by their state in
 /// different ways keep the same counters.
 const ENTRIES_PER_SWEEP: u64 = 1024;
+/// Ended windows that one entry closes at most.
+const CLOSED_PER_ENTRY: usize = 64;
 
 /// See the module.
 #[derive(Debug)]
@@ -72,6 +78,7 @@ pub struct Machine {
     catalogue_index: u64,
     audit: VecDeque<AuditRow>,
     book: Book,
+    closed: Closed,
     ledger: Ledger,
     /// Entries so far.
     entries: u64,
@@ -114,6 +121,7 @@ impl Machine {
             catalogue_index: 0,
             audit: VecDeque::new(),
             book: Book::new(book::Bounds::default()),
+            closed: Closed::default(),
             ledger: empty_ledger(),
             entries: 0,
             remembered: Remembered::default(),
@@ -124,9 +132,15 @@ impl Machine {
     pub fn apply(&mut self, payload: &Payload) -> Reply {
         self.log_time = self.log_time.max(payload.log_time);
         self.remembered.forget(self.log_time);
+        let ended = self.book.expire(self.log_time, CLOSED_PER_ENTRY);
+        self.closed.keep(ended, self.log_time);
         let reply = match &payload.command {
             Command::Found { cluster, adopted } => self.found(*cluster, adopted.as_deref()),
             Command::Enroll(holder) => self.enroll(holder),
+            Command::Depart(region) => {
+                self.book.depart(self.log_time, region);
+                Reply::Done
+            }
             Command::Prefer(region) => {
                 self.preference.clone_from(region);
                 Reply::Done
@@ -199,9 +213,28 @@ impl Machine {
         &self.catalogue
     }
 
+    /// The cluster has so many regions; only what a region falls back to without a leader depends on it.
+    pub fn set_regions(&mut self, regions: u32) {
+        self.catalogue.set_regions(regions);
+    }
+
     /// The book of strict windows.
     pub const fn book(&self) -> &Book {
         &self.book
+    }
+
+    /// How the window was used that contains `at`, of a counter of a strict limit with windows; of several
+    /// epochs the newest one's. `None`: nothing was asked of it, or it ended too long ago.
+    pub fn proof(&self, tenant: &str, limit: &str, key: &str, at: Timestamp) -> Option<Proof> {
+        let open = self.book.proof_at(tenant, limit, key, at);
+        let closed = self.closed.find(tenant, limit, key, at);
+        match (open, closed) {
+            (Some(open), Some(closed)) if closed.account.epoch > open.account.epoch => {
+                Some(closed.clone())
+            }
+            (Some(open), _) => Some(open),
+            (None, closed) => closed.cloned(),
+        }
     }
 
     /// The newest log time.

@@ -13,6 +13,7 @@ use crate::grants::book::Book;
 use crate::ledger::export::Image;
 use crate::machine::Machine;
 use crate::machine::answers::Remembered;
+use crate::machine::closed::Closed;
 use crate::machine::command::AuditRow;
 
 /// The first byte of a snapshot.
@@ -29,6 +30,7 @@ struct Snapshot {
     entries: u64,
     audit: VecDeque<AuditRow>,
     book: Book,
+    closed: Closed,
     ledger: Image,
     remembered: Remembered,
 }
@@ -62,6 +64,7 @@ impl Machine {
             entries: self.entries,
             audit: self.audit.clone(),
             book: self.book.clone(),
+            closed: self.closed.clone(),
             ledger: self.ledger.export(),
             remembered: self.remembered.clone(),
         };
@@ -90,6 +93,7 @@ impl Machine {
             entries: snapshot.entries,
             audit: snapshot.audit,
             book: snapshot.book,
+            closed: snapshot.closed,
             ledger: super::empty_ledger(),
             remembered: snapshot.remembered,
         };

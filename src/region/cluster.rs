@@ -8,14 +8,13 @@
 //! - The leader hands over to the region that the operators prefer, once that one is up and caught up.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use serde::Deserialize;
-use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 
@@ -24,7 +23,6 @@ use crate::consensus::Consensus;
 use crate::consensus::Member;
 use crate::consensus::Unreachable;
 use crate::consensus::Wire;
-use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::grants::message::Pulse;
 use crate::grants::message::ToLeader;
@@ -36,47 +34,29 @@ use crate::peer::Service;
 use crate::region::config::Config;
 use crate::region::entropy;
 use crate::region::links;
+use crate::region::moves::Asked;
 use crate::region::outbox::Letter;
 use crate::region::outbox::Words;
-use crate::region::proposals::Forwarded;
-use crate::region::proposals::ProposeError;
 use crate::region::proposals::WRITE_DEADLINE;
 use crate::region::state::Region;
 
 /// How often the leader looks after the members.
-const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a region tells the leader that it lives.
 const PULSE_INTERVAL: Duration = Duration::from_millis(200);
+/// A leader that has not heard a majority for so long does not speak as one. Another may have been elected by
+/// then, no sooner.
+const MAJORITY_WITHIN: Duration = Duration::from_millis(1_000);
+/// The same, to a leader that has not answered yet.
+const GREETING_INTERVAL: Duration = Duration::from_millis(20);
 /// How often waiting checks and the leader's rounds are looked at.
 const TICK_INTERVAL: Duration = Duration::from_millis(5);
-/// The preferred region must have been up and caught up for so many surveys before it is handed the lead.
-const PREFERRED_SURVEYS: u32 = 10;
-/// After a hand-over the leader waits for so many surveys before it tries another.
-const TRANSFER_PAUSE_SURVEYS: u32 = 60;
+/// How often a region that wants to enroll looks whether its cluster has a name.
+const ENROLL_STEP: Duration = Duration::from_millis(5);
 /// How long one try to enroll may take.
 const ENROLL_DEADLINE: Span = Span::from_seconds(5);
 /// A region without peers founds its cluster in this time.
 const FOUNDING: Span = Span::from_seconds(15);
-/// How long a planned move may take.
-pub const MOVE_DEADLINE: Span = Span::from_seconds(35);
-
-/// What one region asks the leader for.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Asked {
-    /// To append an entry.
-    Propose(Command),
-    /// To hand the lead to a region.
-    Transfer(RegionName),
-    /// To take a region in.
-    Add {
-        /// Which.
-        region: RegionName,
-        /// Its peer listener.
-        url: String,
-    },
-    /// To let a region go.
-    Remove(RegionName),
-}
 
 /// The way of the log's messages: the links between regions.
 pub struct Links(pub Peers);
@@ -125,6 +105,7 @@ impl Handler for Served {
                 match postcard::from_bytes::<Words>(&body) {
                     Ok(Words::ToLeader(words)) => region.hear_regions(&from.region, words),
                     Ok(Words::ToRegion(words)) => region.hear_leader(&words),
+                    Ok(Words::Progress(progress)) => region.hear_progress(progress),
                     Err(error) => {
                         tracing::warn!(region = %from.region, %error, "words that cannot be read");
                     }
@@ -170,6 +151,12 @@ pub async fn join(
     .await
     .context("the replicated log in log.db")?;
     region.set_consensus(consensus);
+    if config.peers.len() == 1 {
+        tracing::warn!(
+            "a cluster of two regions: the loss of either stops strict limits and changes of the catalogue until it \
+             is back; a third region prevents that"
+        );
+    }
     tokio::spawn(Arc::clone(region).deliver(letters));
     tokio::spawn(Arc::clone(region).take_part(stopped.clone()));
     Ok(peers)
@@ -186,81 +173,6 @@ impl Region {
             .await
             .context("no cluster of this region alone could be founded: see the log")??;
         Ok(())
-    }
-
-    /// Carries out what another region asks the leader for.
-    pub async fn serve_asked(self: Arc<Self>, asked: Asked, left: Span) -> Forwarded {
-        match asked {
-            Asked::Propose(command) => self.propose_here(command, left).await,
-            Asked::Transfer(to) => {
-                self.moved(|consensus| async move { consensus.transfer(to).await })
-                    .await
-            }
-            Asked::Add { region, url } => match self.newcomer(&region, url) {
-                Ok(member) => {
-                    self.moved(|consensus| async move { consensus.add(member).await })
-                        .await
-                }
-                Err(why) => Forwarded::Unavailable(why),
-            },
-            Asked::Remove(region) => {
-                self.moved(|consensus| async move { consensus.remove(region).await })
-                    .await
-            }
-        }
-    }
-
-    async fn moved<F>(&self, act: impl FnOnce(Consensus) -> F) -> Forwarded
-    where
-        F: Future<Output = Result<(), consensus::ProposeError>>,
-    {
-        let Some(consensus) = self.consensus() else {
-            return Forwarded::NotLeader;
-        };
-        match act(consensus.clone()).await {
-            Ok(()) => Forwarded::Done {
-                index: 0,
-                reply: crate::machine::command::Reply::Done,
-                pending: Vec::new(),
-            },
-            Err(consensus::ProposeError::NotLeader { .. }) => Forwarded::NotLeader,
-            Err(consensus::ProposeError::Unavailable(why)) => Forwarded::Unavailable(why),
-            Err(consensus::ProposeError::OutcomeUnknown) => {
-                Forwarded::Unknown("it was not finished in time; look at the status".to_owned())
-            }
-        }
-    }
-
-    /// The member that `region` would be: it must be connected, to know its voter id.
-    fn newcomer(&self, region: &RegionName, url: String) -> Result<Member, String> {
-        let Some(peers) = self.peers() else {
-            return Err("this region has no links".to_owned());
-        };
-        peers.add(region.clone(), url.clone());
-        let known = peers
-            .status()
-            .into_iter()
-            .find(|peer| peer.region == *region)
-            .and_then(|peer| peer.identity);
-        known
-            .map(|identity| Member {
-                voter: identity.voter,
-                region: region.clone(),
-                url,
-            })
-            .ok_or_else(|| {
-                format!("{region} is not connected yet: start it, with this region among its peers")
-            })
-    }
-
-    /// Hands the lead to `to`.
-    ///
-    /// # Errors
-    /// When there is no leader, or the other does not take the lead.
-    pub async fn transfer(self: &Arc<Self>, to: RegionName) -> Result<(), ProposeError> {
-        self.ask_leader(Asked::Transfer(to), MOVE_DEADLINE)
-            .await
-            .map(|_| ())
     }
 
     /// Finds or founds the cluster, and does what belonging to it takes, until `stop` turns true.
@@ -300,6 +212,13 @@ impl Region {
         };
         let mut changed = peers.changed();
         let mut applied = consensus.applied();
+        if self.is_empty() && !peers.regions().is_empty() {
+            let wanted: Vec<String> = peers.regions().iter().map(ToString::to_string).collect();
+            tracing::info!(
+                peers = wanted.join(", "),
+                "no cluster yet: one is founded when all peers are up and as empty; else this region waits to be taken in"
+            );
+        }
         while self.is_empty() {
             if let Some(members) = self.founders() {
                 match consensus.found(members).await {
@@ -377,18 +296,40 @@ impl Region {
         }
     }
 
+    /// Enrolls this process, and again when its region was let go and taken in again.
     async fn enroll(self: Arc<Self>) {
+        let holder = self.reservations.holder();
+        // The entry that names the cluster brings the catalogue that a directory had before.
+        while self.replica.core().machine.cluster().is_none() {
+            tokio::time::sleep(ENROLL_STEP).await;
+        }
         loop {
-            let command = Command::Enroll(self.reservations.holder().clone());
+            let command = Command::Enroll(holder.clone());
             match self.propose(command, ENROLL_DEADLINE).await {
-                Ok(_) => break,
+                Ok(_) => {
+                    self.enrolled.send_replace(true);
+                    self.wait_until_departed().await;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "not enrolled yet");
                     tokio::time::sleep(PULSE_INTERVAL).await;
                 }
             }
         }
-        self.enrolled.send_replace(true);
+    }
+
+    /// Ready when the book knows no process of this region and the region is a member.
+    async fn wait_until_departed(&self) {
+        loop {
+            tokio::time::sleep(SURVEY_INTERVAL).await;
+            let newest = self.replica.core().machine.book().newest(&self.name);
+            let members = self.replica.members();
+            let mut all = members.voters.iter().chain(&members.learners);
+            if newest.is_none() && all.any(|member| member.region == self.name) {
+                self.enrolled.send_replace(false);
+                return;
+            }
+        }
     }
 
     async fn follow_leadership(self: Arc<Self>) {
@@ -430,10 +371,24 @@ impl Region {
     }
 
     async fn pulse(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(PULSE_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let Some(consensus) = self.consensus() else {
+            return;
+        };
+        let mut leadership = consensus.leadership();
         loop {
-            ticks.tick().await;
+            let seen = leadership.borrow_and_update().clone();
+            // The sooner a new leader is heard, the sooner it is asked again for what checks wait for.
+            let is_met = self.reservations.exchange().term() >= Some(seen.term);
+            let pause = if is_met || seen.leader.is_none() {
+                PULSE_INTERVAL
+            } else {
+                GREETING_INTERVAL
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Ok(()) = leadership.changed() => {}
+            }
+            self.note_majority();
             let refill = self.reservations.exchange().measured_refill();
             self.outbox.to_leader(ToLeader::Pulse(Pulse {
                 holder: self.reservations.holder().clone(),
@@ -444,130 +399,33 @@ impl Region {
         }
     }
 
+    /// Notes whether a majority has been heard lately.
+    fn note_majority(&self) {
+        let heard = self
+            .consensus()
+            .and_then(|consensus| consensus.status().since_majority)
+            .is_none_or(|since| since <= MAJORITY_WITHIN);
+        self.has_majority.store(heard, Ordering::Relaxed);
+    }
+
     async fn tick(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(TICK_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if self.clock.is_manual() {
-                self.reservations.follow(self.clock.now());
-            }
-            let mut effects = Vec::new();
-            self.reservations.tick(self.clock.boot(), &mut effects);
-            self.carry_out(effects);
-            self.tick_leader();
+            self.let_time_pass();
         }
     }
 
-    async fn look_after_members(self: Arc<Self>) {
-        let (Some(consensus), Some(peers)) = (self.consensus(), self.peers()) else {
-            return;
-        };
-        let mut ticks = tokio::time::interval(SURVEY_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut preferred_for = 0;
-        let mut pause = 0_u32;
-        loop {
-            ticks.tick().await;
-            self.meet_members(peers);
-            let off = self.survey();
-            if !consensus.leadership().borrow().is_ready {
-                preferred_for = 0;
-                continue;
-            }
-            self.take_back(consensus, peers).await;
-            pause = pause.saturating_sub(1);
-            if pause > 0 {
-                continue;
-            }
-            let preferred = self.replica.core().machine.preference().cloned();
-            let preferred = preferred.filter(|region| *region != self.name);
-            let target = if let Some(off) = off {
-                tracing::warn!(
-                    off_ms = off.as_ms_ceil(),
-                    "this region's clock is far from the others': handing the lead over"
-                );
-                self.caught_up(consensus, peers, None)
-            } else if let Some(preferred) = preferred {
-                let is_there = self.caught_up(consensus, peers, Some(&preferred)).is_some();
-                preferred_for = if is_there { preferred_for + 1 } else { 0 };
-                (preferred_for >= PREFERRED_SURVEYS).then_some(preferred)
-            } else {
-                None
-            };
-            if let Some(target) = target {
-                pause = TRANSFER_PAUSE_SURVEYS;
-                preferred_for = 0;
-                match consensus.transfer(target.clone()).await {
-                    Ok(()) => tracing::info!(to = %target, "handed the lead over"),
-                    Err(error) => tracing::warn!(to = %target, %error, "the lead stays here"),
-                }
-            }
+    /// What time brings for reservations and for the leader.
+    pub fn let_time_pass(&self) {
+        if self.clock.is_manual() {
+            self.reservations.follow(self.clock.now());
         }
-    }
-
-    /// A voter that is connected and whose log is as long as the leader's; the one that is asked for.
-    fn caught_up(
-        &self,
-        consensus: &Consensus,
-        peers: &Peers,
-        wanted: Option<&RegionName>,
-    ) -> Option<RegionName> {
-        let status = consensus.status();
-        let connected = peers.status();
-        let is_there = |region: &RegionName| {
-            connected
-                .iter()
-                .any(|peer| peer.region == *region && peer.is_connected)
-        };
-        status
-            .voters
-            .into_iter()
-            .filter(|voter| voter.member.region != self.name && is_there(&voter.member.region))
-            .filter(|voter| wanted.is_none_or(|wanted| *wanted == voter.member.region))
-            .filter(|voter| voter.matched_index >= status.committed_index)
-            .max_by_key(|voter| voter.matched_index)
-            .map(|voter| voter.member.region)
-    }
-
-    /// Opens links to members that the configuration does not know.
-    fn meet_members(&self, peers: &Peers) {
-        let members = self.replica.members();
-        let known = peers.regions();
-        for member in members.voters.iter().chain(&members.learners) {
-            if member.region != self.name && !known.contains(&member.region) {
-                peers.add(member.region.clone(), member.url.clone());
-            }
-        }
-    }
-
-    /// Takes back regions whose directory is a new one.
-    async fn take_back(&self, consensus: &Consensus, peers: &Peers) {
-        let members = self.replica.members();
-        let all = || members.voters.iter().chain(&members.learners);
-        for peer in peers.status() {
-            let Some(identity) = peer.identity.filter(|_| peer.is_connected) else {
-                continue;
-            };
-            // Whether it is empty does not matter: a leader before this one may have begun to fill it, and
-            // until its old voter is gone that one counts for the majority.
-            let is_new =
-                all().any(|member| member.region == peer.region && member.voter != identity.voter);
-            if is_new {
-                tracing::info!(region = %peer.region, "its directory is new: taking it back as a new voter");
-                let member = Member {
-                    voter: identity.voter,
-                    region: peer.region.clone(),
-                    url: peer.url.clone(),
-                };
-                match consensus.add(member).await {
-                    Ok(()) => tracing::info!(region = %peer.region, "it was taken back"),
-                    Err(error) => {
-                        tracing::warn!(region = %peer.region, %error, "it could not be taken back yet");
-                    }
-                }
-            }
-        }
+        let mut effects = Vec::new();
+        self.reservations.tick(self.clock.boot(), &mut effects);
+        self.carry_out(effects);
+        self.tick_leader();
     }
 
     /// Before the process ends: gives units back and hands the lead over, so that nobody has to wait.

@@ -40,6 +40,9 @@ use crate::region::strict::Parts;
 use crate::region::strict::Stepped;
 use crate::store::Kept;
 
+/// A check that the log decides waits at least so long for its commit, unless its caller wants less: once it is
+/// proposed, giving up costs more than waiting, because nobody knows then what became of it.
+const COMMIT_WAIT_MIN: Span = Span::from_ms(500);
 /// How long the catalogue may take to follow the leader's.
 const CATCH_UP: Span = Span::from_seconds(1);
 
@@ -101,7 +104,7 @@ struct Places<'a, 'b> {
     region: &'a Region,
     parts: &'a Parts<'b>,
     waiter: Waiter,
-    verdicts: mpsc::UnboundedReceiver<(Ticket, Verdict)>,
+    verdicts: mpsc::Receiver<(Ticket, Verdict)>,
     tickets: SmallVec<[Option<Ticket>; 2]>,
 }
 
@@ -182,9 +185,26 @@ impl Region {
         };
         let policy_decided = parts.led.iter().any(|place| outcome.items[*place].degraded);
         if !outcome.allowed || parts.led.is_empty() || policy_decided {
+            self.debts.note(request, &outcome);
             return Ended::Decided(outcome);
         }
-        self.have_charged(request, &parts, terms, outcome).await
+        let ended = self.have_charged(request, &parts, terms, outcome).await;
+        let Ended::Decided(mut outcome) = ended else {
+            return ended;
+        };
+        self.debts.note(request, &outcome);
+        if needs_disk && outcome.allowed && !outcome.records.is_empty() {
+            // The log has its part; this region's own part is on disk before the answer too.
+            let Together { hold, answer } = together(&outcome);
+            let records = std::mem::take(&mut outcome.records);
+            if self.keep(request.now, records, hold, answer).await.is_err() {
+                for (told, item) in outcome.items.iter_mut().zip(request.items) {
+                    *told = strict::unknown(item.limit, request.now);
+                }
+                outcome = settled(outcome);
+            }
+        }
+        Ended::Decided(outcome)
     }
 
     /// The part that this region decides: reservations and local limits.
@@ -349,14 +369,17 @@ impl Region {
     ) -> Ended {
         let charge = self.charge_of(request, parts, terms, &outcome);
         let number = charge.request.number;
-        let patience = self.max_wait(terms);
+        let usual = self.reservations.exchange().max_wait().max(COMMIT_WAIT_MIN);
+        let patience = terms.max_wait.map_or(usual, |wait| wait.min(usual));
+        let started = self.clock.stopwatch();
         let charged = self
             .propose_until_known(Command::Charge(charge), patience)
             .await;
         self.requests.answered(number);
         match charged.map(proposals::charged) {
             Ok(Ok(Charged::Allowed(answered))) => {
-                self.count_charged(request, parts, &answered, &mut outcome);
+                self.reservations.charged(started.elapsed());
+                tell_charged(request, parts, answered, &mut outcome);
                 Ended::Decided(outcome)
             }
             Ok(Ok(Charged::Repeated(answered))) => {
@@ -458,36 +481,6 @@ impl Region {
         }
     }
 
-    /// Counts what the log charged beside the region's own use, and puts its words and receipts in.
-    fn count_charged(
-        &self,
-        request: &Request<'_>,
-        parts: &Parts<'_>,
-        answered: &Answered,
-        outcome: &mut Outcome,
-    ) {
-        let items: SmallVec<[Item<'_>; 2]> = parts
-            .led
-            .iter()
-            .map(|place| request.items[*place])
-            .collect();
-        let words: strict::Words = answered.items.iter().copied().map(Word::Decided).collect();
-        self.ledger.check(&Request {
-            items: &items,
-            words: &words,
-            keep: false,
-            // The log holds the lease.
-            hold: None,
-            store_failed: false,
-            ..*request
-        });
-        for (place, told) in parts.led.iter().zip(&answered.items) {
-            outcome.items[*place] = *told;
-        }
-        let receipts = answered.receipts.iter().map(Receipt::clone);
-        outcome.receipts.extend(receipts);
-    }
-
     /// Counts units that the log charged beside the region's own use.
     pub fn count(&self, tenant: &str, item: Item<'_>, now: Timestamp) {
         let word = Word::Decided(strict::held(item.limit, None, item.cost, now));
@@ -529,6 +522,29 @@ impl Region {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// Puts the words and receipts of the log in. Its units are counted here already, beside the region's own use;
+/// what goes back goes back to where the log charged it.
+fn tell_charged(
+    request: &Request<'_>,
+    parts: &Parts<'_>,
+    answered: Answered,
+    outcome: &mut Outcome,
+) {
+    let led = |receipt: &Receipt| {
+        let counter = &receipt.counter;
+        parts
+            .led
+            .iter()
+            .map(|place| &request.items[*place])
+            .any(|item| item.limit.name == counter.limit && item.key == counter.key)
+    };
+    outcome.receipts.retain(|receipt| !led(receipt));
+    outcome.receipts.extend(answered.receipts);
+    for (place, told) in parts.led.iter().zip(answered.items) {
+        outcome.items[*place] = told;
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
@@ -44,6 +45,7 @@ use crate::machine::give::Source;
 use crate::region::outbox::Letter;
 use crate::region::outbox::Outbox;
 use crate::region::proposals::Forwarded;
+use crate::region::proposals::WRITE_DEADLINE;
 use crate::region::replica::Core;
 use crate::region::state::Region;
 
@@ -118,6 +120,10 @@ impl Region {
         &self,
         act: impl FnOnce(&mut Leading, &Machine, Now, &mut Vec<Action>) -> T,
     ) -> Option<T> {
+        // A leader that has lost its majority may be deposed: what it says of the pool is nobody's word.
+        if !self.has_majority.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut core = self.replica.core();
         let Core { machine, leading } = &mut *core;
         let leading = leading.as_mut()?;
@@ -281,7 +287,9 @@ impl Region {
 
     /// Appends an own entry of the leader of `term` and tells its state what came of it.
     pub async fn propose_transfer(self: Arc<Self>, term: u64, ticket: u64, transfer: Transfer) {
-        let done = self.append(Command::Transfer(transfer)).await;
+        let done = self
+            .append_within(Command::Transfer(transfer), WRITE_DEADLINE)
+            .await;
         self.lead(|leading, machine, now, out| {
             if leading.term != term {
                 return;
@@ -312,6 +320,7 @@ impl Region {
 
     /// Decides a check at this region, which leads.
     pub async fn charge_here(self: &Arc<Self>, mut charge: Charge, left: Span) -> Forwarded {
+        let started = self.clock.stopwatch();
         let planned = self.lead(|leading, machine, now, out| {
             let open = windows(machine, &mut charge, now.log);
             if let Some(said) = machine.judge(&charge, now.log) {
@@ -361,7 +370,8 @@ impl Region {
                 }
             }
         };
-        let done = self.append(Command::Charge(charge)).await;
+        let left = left.minus(started.elapsed());
+        let done = self.append_within(Command::Charge(charge), left).await;
         if let Some(ticket) = ticket {
             self.lead(|leading, machine, now, out| {
                 leading.leader.charged(now, machine.book(), ticket, out);
@@ -371,20 +381,9 @@ impl Region {
     }
 
     /// Gives units back at this region, which leads.
-    pub async fn give_here(&self, mut give: GiveBack) -> Forwarded {
-        if let Source::Use {
-            limit,
-            key,
-            epoch,
-            window,
-        } = &mut give.source
-        {
-            let account = Account {
-                tenant: give.tenant.clone(),
-                limit: limit.clone(),
-                key: key.clone(),
-                epoch: *epoch,
-            };
+    pub async fn give_here(&self, mut give: GiveBack, left: Span) -> Forwarded {
+        let account = give.account();
+        if let Source::Use { window, .. } = &mut give.source {
             let found = self.lead(|_, machine, now, _| {
                 let (_, limit) = machine.limit_of(&account, now.log)?;
                 window_of(&limit.rule, now.log)
@@ -394,7 +393,11 @@ impl Region {
                 Some(found) => *window = found,
             }
         }
-        self.append(Command::GiveBack(give)).await
+        let done = self.append_within(Command::GiveBack(give), left).await;
+        self.lead(|leading, machine, now, out| {
+            leading.leader.credited(now, machine.book(), &account, out);
+        });
+        done
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::consensus::Consensus;
 use crate::peer::BreakerState;
 use crate::peer::Handler;
 use crate::peer::Identity;
@@ -13,6 +14,7 @@ use crate::peer::WIRE_VERSION;
 use crate::region::config::Config;
 use crate::region::entropy;
 use crate::region::state::Region;
+use crate::telemetry::metrics::ClusterReading;
 use crate::telemetry::peers::PeerReading;
 
 /// Who this region is, as its directory knows it.
@@ -51,6 +53,22 @@ impl Region {
     /// How it stands with each peer.
     pub fn peer_status(&self) -> Vec<PeerStatus> {
         self.peers.get().map(Peers::status).unwrap_or_default()
+    }
+
+    /// How this region stands in the cluster, for metrics.
+    pub fn cluster_reading(&self) -> ClusterReading {
+        let status = self.consensus().map(Consensus::status).unwrap_or_default();
+        ClusterReading {
+            leads: status
+                .leader
+                .is_some_and(|leader| leader.region == self.name),
+            term: status.term,
+            last_index: status.last_log_index.unwrap_or(0),
+            committed_index: status.committed_index.unwrap_or(0),
+            applied_index: status.applied_index.unwrap_or(0),
+            reservations: self.reservations.len(),
+            outbox_dropped: self.outbox.dropped(),
+        }
     }
 
     /// Brings the metrics of the links up to date.

@@ -3,6 +3,7 @@
 use crate::catalogue::view::TenantView;
 use crate::domain::decision::Decision;
 use crate::domain::decision::Reason;
+use crate::domain::limit::Mode;
 use crate::domain::time::Timestamp;
 use crate::ledger::check::Item;
 use crate::ledger::check::ItemOutcome;
@@ -44,6 +45,9 @@ impl Region {
                     meters.rejected(endpoint, reason).inc();
                     self.refused(seen, item, told, reason);
                 }
+            }
+            if item.limit.mode == Mode::Strict && item.cost > 0 {
+                self.metrics.count_strict(told.decided_by);
             }
             if told.degraded {
                 self.metrics.degraded(item.limit.on_unavailable).inc();

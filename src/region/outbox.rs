@@ -20,6 +20,7 @@ use crate::grants::account::Transfer;
 use crate::grants::message::ToLeader;
 use crate::grants::message::ToRegion;
 use crate::peer::Service;
+use crate::region::progress::Progress;
 use crate::region::state::Region;
 
 /// Words that may wait.
@@ -52,6 +53,8 @@ pub enum Words {
     ToLeader(Vec<ToLeader>),
     /// For a region.
     ToRegion(Vec<ToRegion>),
+    /// For every member: how far it and the others are.
+    Progress(Progress),
 }
 
 /// The way into the queue. Copies share it.
@@ -139,7 +142,8 @@ impl Region {
         }
     }
 
-    fn tell(&self, region: &RegionName, words: &Words) {
+    /// Tells another region something that may be lost.
+    pub fn tell(&self, region: &RegionName, words: &Words) {
         if let Some(peers) = self.peers()
             && let Ok(body) = postcard::to_allocvec(words)
         {

@@ -25,7 +25,7 @@ use crate::machine::command::Reply;
 use crate::machine::give::Given;
 use crate::peer::PeerError;
 use crate::peer::Service;
-use crate::region::cluster::Asked;
+use crate::region::moves::Asked;
 use crate::region::state::Region;
 
 /// How long an admin write may take.
@@ -120,7 +120,8 @@ impl Region {
         command: Command,
         deadline: Span,
     ) -> Result<Done, ProposeError> {
-        self.ask_leader(Asked::Propose(command), deadline).await
+        self.ask_leader(Asked::Propose(Box::new(command)), deadline)
+            .await
     }
 
     /// Asks the leader for something and waits until it is done, and in force here.
@@ -134,9 +135,15 @@ impl Region {
     ) -> Result<Done, ProposeError> {
         let started = self.clock.stopwatch();
         let mut why = "no region leads at the moment".to_owned();
+        // A move may take long once it has begun; for somebody to begin it nobody waits as long.
+        let patience = if asked.is_worth_another_try() {
+            deadline
+        } else {
+            deadline.min(WRITE_DEADLINE)
+        };
         loop {
             let left = deadline.minus(started.elapsed());
-            if left.is_zero() {
+            if patience.minus(started.elapsed()).is_zero() {
                 return Err(ProposeError::Unavailable(why));
             }
             match self.try_ask(&asked, left).await? {
@@ -161,20 +168,8 @@ impl Region {
         };
         let leadership = consensus.leadership().borrow().clone();
         if leadership.is_self {
-            return match Arc::clone(self).serve_asked(asked.clone(), left).await {
-                Forwarded::Done {
-                    index,
-                    reply,
-                    pending,
-                } => Ok(Ok(Done {
-                    index,
-                    reply,
-                    pending,
-                })),
-                Forwarded::NotLeader => Ok(Err("the leader is changing".to_owned())),
-                Forwarded::Unavailable(why) => Ok(Err(why)),
-                Forwarded::Unknown(why) => Err(ProposeError::OutcomeUnknown(why)),
-            };
+            let said = Arc::clone(self).serve_asked(asked.clone(), left).await;
+            return settled(asked, said);
         }
         let Some(leader) = leadership.leader else {
             return Ok(Err("no region leads at the moment".to_owned()));
@@ -198,18 +193,7 @@ impl Region {
             Err(error) => return Ok(Err(format!("{} leads: {error}", leader.region))),
         };
         match postcard::from_bytes::<Forwarded>(&body) {
-            Ok(Forwarded::Done {
-                index,
-                reply,
-                pending,
-            }) => Ok(Ok(Done {
-                index,
-                reply,
-                pending,
-            })),
-            Ok(Forwarded::NotLeader) => Ok(Err("the leader is changing".to_owned())),
-            Ok(Forwarded::Unavailable(why)) => Ok(Err(why)),
-            Ok(Forwarded::Unknown(why)) => Err(ProposeError::OutcomeUnknown(why)),
+            Ok(said) => settled(asked, said),
             Err(error) => Err(ProposeError::OutcomeUnknown(format!(
                 "the answer of {} cannot be read: {error}",
                 leader.region
@@ -221,10 +205,10 @@ impl Region {
     pub async fn propose_here(self: &Arc<Self>, command: Command, left: Span) -> Forwarded {
         match command {
             Command::Charge(charge) => self.charge_here(charge, left).await,
-            Command::GiveBack(give) => self.give_here(give).await,
+            Command::GiveBack(give) => self.give_here(give, left).await,
             command => {
                 let is_change = matches!(command, Command::Change(_));
-                let mut forwarded = self.append(command).await;
+                let mut forwarded = self.append_within(command, left).await;
                 if is_change && let Forwarded::Done { index, pending, .. } = &mut forwarded {
                     *pending = self.pending(*index).await;
                 }
@@ -233,8 +217,8 @@ impl Region {
         }
     }
 
-    /// Appends an entry with the log time of now.
-    pub async fn append(&self, command: Command) -> Forwarded {
+    /// Appends an entry with the log time of now, and waits `left` at most until it is applied.
+    pub async fn append_within(&self, command: Command, left: Span) -> Forwarded {
         let Some(consensus) = self.consensus() else {
             return Forwarded::NotLeader;
         };
@@ -245,7 +229,7 @@ impl Region {
         let Ok(bytes) = postcard::to_allocvec(&payload) else {
             return Forwarded::Unavailable("the entry cannot be written".to_owned());
         };
-        match consensus.propose(bytes).await {
+        match consensus.propose_within(bytes, left.to_std()).await {
             Ok(proposed) => match postcard::from_bytes(&proposed.reply) {
                 Ok(reply) => Forwarded::Done {
                     index: proposed.index,
@@ -256,9 +240,9 @@ impl Region {
             },
             Err(consensus::ProposeError::NotLeader { .. }) => Forwarded::NotLeader,
             Err(consensus::ProposeError::Unavailable(why)) => Forwarded::Unavailable(why),
-            Err(consensus::ProposeError::OutcomeUnknown) => {
-                Forwarded::Unknown("leadership was lost while it was being committed".to_owned())
-            }
+            Err(consensus::ProposeError::OutcomeUnknown) => Forwarded::Unknown(
+                "it was not committed in time, or leadership was lost".to_owned(),
+            ),
         }
     }
 
@@ -293,6 +277,25 @@ impl Region {
         if tokio::time::timeout(left.to_std(), reached).await.is_err() {
             tracing::warn!(index, "a change is committed and not yet in force here");
         }
+    }
+}
+
+/// What the leader's word means for whoever asked; the inner error says that it may be tried again.
+fn settled(asked: &Asked, said: Forwarded) -> Result<Result<Done, String>, ProposeError> {
+    match said {
+        Forwarded::Done {
+            index,
+            reply,
+            pending,
+        } => Ok(Ok(Done {
+            index,
+            reply,
+            pending,
+        })),
+        Forwarded::NotLeader => Ok(Err("the leader is changing".to_owned())),
+        Forwarded::Unavailable(why) if asked.is_worth_another_try() => Ok(Err(why)),
+        Forwarded::Unavailable(why) => Err(ProposeError::Unavailable(why)),
+        Forwarded::Unknown(why) => Err(ProposeError::OutcomeUnknown(why)),
     }
 }
 

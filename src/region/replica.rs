@@ -138,6 +138,11 @@ impl crate::consensus::Machine for Replica {
 
     fn members(&self, _index: u64, members: &Membership) {
         self.members.store(Arc::new(members.clone()));
+        let regions = members.voters.len() + members.learners.len();
+        let mut core = self.core.lock();
+        core.machine
+            .set_regions(u32::try_from(regions).unwrap_or(u32::MAX));
+        self.publish(&core.machine);
     }
 
     fn snapshot(&self) -> Vec<u8> {

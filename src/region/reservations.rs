@@ -38,6 +38,8 @@ use crate::grants::reservation::Verdict;
 use crate::machine::charge::has_reservations;
 
 const SHARDS: usize = 64;
+/// Verdicts that may wait for one check: each of its limits has one at a time, and a check has at most 16.
+const VERDICTS_MAX: usize = 64;
 /// Strict counters that this region may have open at once.
 const ACCOUNTS_MAX: u64 = 1_000_000;
 
@@ -68,7 +70,7 @@ pub struct Reservations {
     exchange: RwLock<Exchange>,
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
-    waiters: Mutex<HashMap<Ticket, mpsc::UnboundedSender<(Ticket, Verdict)>>>,
+    waiters: Mutex<HashMap<Ticket, mpsc::Sender<(Ticket, Verdict)>>>,
     tickets: AtomicU64,
     accounts: AtomicU64,
     /// Of the exchange at the last tick.
@@ -109,6 +111,11 @@ impl Reservations {
     /// Log time follows this region's clock, which is set by hand and shows `time`.
     pub fn follow(&self, time: Timestamp) {
         self.exchange.write().follow(time);
+    }
+
+    /// The leader charged something for a check in `took`, with the commit: a refill takes as long.
+    pub fn charged(&self, took: Span) {
+        self.exchange.write().refilled(took);
     }
 
     /// Strict counters that are open here.
@@ -278,8 +285,8 @@ impl Reservations {
     }
 
     /// A place for a check that waits: where its verdicts arrive.
-    pub fn waiter(&self) -> (Waiter, mpsc::UnboundedReceiver<(Ticket, Verdict)>) {
-        let (tell, verdicts) = mpsc::unbounded_channel();
+    pub fn waiter(&self) -> (Waiter, mpsc::Receiver<(Ticket, Verdict)>) {
+        let (tell, verdicts) = mpsc::channel(VERDICTS_MAX);
         (Waiter { tell }, verdicts)
     }
 
@@ -298,7 +305,7 @@ impl Reservations {
     /// Tells the check of `ticket`; one that has gone is told nothing.
     pub fn wake(&self, ticket: Ticket, verdict: Verdict) {
         if let Some(tell) = self.waiters.lock().get(&ticket) {
-            tell.send((ticket, verdict)).ok();
+            tell.try_send((ticket, verdict)).ok();
         }
     }
 }
@@ -306,7 +313,7 @@ impl Reservations {
 /// A check that waits.
 #[derive(Debug)]
 pub struct Waiter {
-    tell: mpsc::UnboundedSender<(Ticket, Verdict)>,
+    tell: mpsc::Sender<(Ticket, Verdict)>,
 }
 
 impl Locked<'_> {

@@ -43,18 +43,23 @@ use crate::region::config::CheckAuth;
 use crate::region::config::Config;
 use crate::region::config::HeaderStyles;
 use crate::region::config::secret::Secret;
+use crate::region::debts::Debts;
 use crate::region::entropy;
 use crate::region::faults::Faults;
+use crate::region::inherited::Inherited;
 use crate::region::outbox::Letter;
 use crate::region::outbox::Outbox;
+use crate::region::progress::Heard;
 use crate::region::rejections::Rejections;
 use crate::region::replica::Replica;
 use crate::region::requests::Requests;
 use crate::region::reservations::Reservations;
+use crate::store::Change;
 use crate::store::Opened;
 use crate::store::Sink;
 use crate::store::Snapshot;
 use crate::store::Store;
+use crate::store::StoreError;
 use crate::store::StoredChange;
 use crate::telemetry::meters::LimitMeters;
 use crate::telemetry::metrics::Metrics;
@@ -63,6 +68,10 @@ use crate::usage::record::CounterRecord;
 
 /// The counters of a limit for tenants of a plan.
 type Metered = (LimitId, Option<PlanName>, Mode, Arc<LimitMeters>);
+
+/// What `/readyz` says of a region that has no catalogue.
+const NO_CLUSTER: &str =
+    "catalogue (no cluster yet: waits until all its peers are up, or it is taken in)";
 
 /// A running region.
 pub struct Region {
@@ -90,8 +99,17 @@ pub struct Region {
     pub replica: Arc<Replica>,
     /// What it holds of strict limits.
     pub reservations: Reservations,
+    /// How far the members are, as the leader told last.
+    pub progress: Mutex<Option<Heard>>,
+    /// What earlier processes of this region spent of strict limits, by this region's disk.
+    pub inherited: Mutex<Vec<Inherited>>,
     /// Its requests to the log.
     pub requests: Requests,
+    /// What strict limits let through while the leader was out of reach.
+    pub debts: Debts,
+    /// Whether a majority has been heard lately while this region leads: without one it does not speak as the
+    /// leader.
+    pub has_majority: AtomicBool,
     /// What its machines want told.
     pub outbox: Outbox,
     /// Whether this process has enrolled: from then on it can be granted units.
@@ -104,6 +122,8 @@ pub struct Region {
     pub metrics: Metrics,
     /// How long an answer to a keyed request is remembered.
     pub retention: Span,
+    /// How long after its end a window of a strict limit is shown in the ledger.
+    pub keep_closed: Span,
     /// Which headers answers carry.
     pub header_styles: HeaderStyles,
     /// Who may use the check API.
@@ -185,13 +205,18 @@ impl Region {
             store,
             replica: Arc::new(Replica::new()),
             reservations: Reservations::new(holder, seed()),
+            progress: Mutex::default(),
+            inherited: Mutex::default(),
             requests: Requests::default(),
+            debts: Debts::default(),
+            has_majority: AtomicBool::new(true),
             outbox,
             enrolled: watch::Sender::new(false),
             adopted: Mutex::new(adopted),
             peer_url,
             metrics: Metrics::new(&config.metrics.endpoints),
             retention: config.idempotency.retention,
+            keep_closed: config.strict_keep_closed,
             header_styles: HeaderStyles::new(&config.header_styles),
             check_auth: config.auth.check,
             admin_token: config.auth.admin_token.clone(),
@@ -305,10 +330,45 @@ impl Region {
             && !self.store.is_failed()
     }
 
-    /// Whether each condition for serving is met. A peer out of reach is none of them.
+    /// Puts the catalogue beside the log on disk: a directory that is restored from a backup begins with it.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn keep_catalogue(&self) -> Result<(), StoreError> {
+        let catalogue = self.replica.catalogue();
+        let body = serde_json::to_vec(&*catalogue).map_err(|error| StoreError::Refused {
+            reason: error.to_string(),
+        })?;
+        let kept = self.store.append_change(Change {
+            index: catalogue.version(),
+            at: self.clock.now(),
+            author: "backup".to_owned(),
+            summary: "the catalogue as it was backed up".to_owned(),
+            entry: Vec::new(),
+            snapshot: Some(body),
+        });
+        match kept.await {
+            // This version, or a newer one, is there already.
+            Ok(()) | Err(StoreError::Refused { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The id of the cluster that this region belongs to, or has belonged to before it started.
+    pub fn cluster_id(&self) -> Option<u64> {
+        let kept = self.store.identity().cluster;
+        kept.or_else(|| self.replica.core().machine.cluster())
+    }
+
+    /// Whether each condition for serving is met. A peer out of reach is none of them, but for a region that
+    /// has never belonged to a cluster: it has no catalogue to serve by.
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         [
-            ("catalogue", self.replica.is_founded()),
+            if self.replica.is_founded() {
+                ("catalogue", true)
+            } else {
+                (NO_CLUSTER, false)
+            },
             ("store", !self.store.is_failed()),
             ("accepting", !self.draining.load(Ordering::Relaxed)),
         ]
@@ -324,9 +384,13 @@ impl Region {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Notes that the manual clock tells a time that somebody chose.
+    /// Notes that the manual clock tells a time that somebody chose: the windows that it ends are over when
+    /// whoever chose it is answered.
     pub fn note_clock_set(&self) {
+        self.reservations.follow(self.clock.now());
         self.manual_set.store(true, Ordering::Relaxed);
+        // The next check must not find the windows of the time before.
+        self.let_time_pass();
     }
 
     /// Whether the clock tells a time that things may expire by.
@@ -381,6 +445,7 @@ impl Region {
             .set(i64::try_from(self.view().version()).unwrap_or(i64::MAX));
         metrics.set_clock_steps_back(self.clock.steps_followed_back());
         self.measure_peers();
+        metrics.show_cluster(&self.cluster_reading());
         let refused = self.ledger.refused_keys();
         let told = self.refused_keys_told.swap(refused, Ordering::Relaxed);
         metrics
@@ -424,6 +489,7 @@ impl Sink for Restoring<'_> {
         let Some(limit) = self.region.replica.names().get(record.id.limit.as_str()) else {
             return;
         };
+        self.region.inherit(&record);
         self.restorer.counter(record, limit);
     }
 

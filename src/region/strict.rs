@@ -26,6 +26,8 @@ use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::domain::time::Window;
 use crate::grants::account::Account;
+use crate::grants::account::PoolStanding;
+use crate::grants::reservation;
 use crate::grants::reservation::Effect;
 use crate::grants::reservation::Now;
 use crate::grants::reservation::RETRY_AFTER_MIN;
@@ -56,6 +58,10 @@ pub struct Parts<'a> {
 
 /// What came of one step.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box would cost every strict check an allocation"
+)]
 pub enum Stepped {
     /// It is decided, and charged if it was allowed.
     Decided(Outcome),
@@ -219,20 +225,11 @@ impl Region {
         &self,
         request: &Request<'_>,
         want: &Want<'_>,
-        view: Option<crate::grants::reservation::View>,
+        view: Option<reservation::View>,
     ) -> ItemOutcome {
         let item = &request.items[want.place];
         if has_reservations(&want.limit.rule) {
-            let seen = view.map(seen).or_else(|| {
-                let core = self.replica.core();
-                let (window, standing) = core.machine.seen(&want.account, request.now)?;
-                let left = standing.quota.saturating_sub(standing.used);
-                Some(Seen {
-                    window,
-                    used: standing.used,
-                    remaining: left.saturating_sub(standing.stranded),
-                })
-            });
+            let seen = self.seen_by_log(want, view, request.now);
             let left = seen.map_or(want.limit.rule.quota(), |seen| seen.remaining);
             let told = held(want.limit, seen, 0, request.now);
             return if left == 0 {
@@ -246,6 +243,36 @@ impl Region {
         }
         let core = self.replica.core();
         core.machine.look(request.tenant, item, request.now)
+    }
+
+    /// How the window stands that a reservation serves, or else that runs, by the log where that has gone on
+    /// since the leader's last word to the reservation.
+    fn seen_by_log(
+        &self,
+        want: &Want<'_>,
+        view: Option<reservation::View>,
+        now: Timestamp,
+    ) -> Option<Seen> {
+        let core = self.replica.core();
+        let machine = &core.machine;
+        let Some(view) = view else {
+            let (window, standing) = machine.seen(&want.account, now)?;
+            return Some(Seen::new(window, &standing, standing.used));
+        };
+        if view.told_at.is_some_and(|told| told > machine.log_time()) {
+            return Some(seen(view));
+        }
+        let holder = self.reservations.holder();
+        let standing = machine
+            .book()
+            .standing(&want.account, view.window.id, Some(holder));
+        Some(standing.map_or_else(
+            || seen(view),
+            |standing| {
+                let used = reservation::used(&standing, view.spent);
+                Seen::new(view.window, &standing, used)
+            },
+        ))
     }
 
     /// Sends what is to be sent and wakes who is to be woken.
@@ -265,7 +292,10 @@ impl Region {
             return None;
         }
         match self.step(request, parts, &[]) {
-            Stepped::Decided(outcome) => Some(outcome),
+            Stepped::Decided(outcome) => {
+                self.debts.note(request, &outcome);
+                Some(outcome)
+            }
             Stepped::Short(_) => None,
         }
     }
@@ -282,8 +312,20 @@ pub struct Seen {
     pub remaining: u64,
 }
 
+impl Seen {
+    /// By the book, where `used` units are known to be used.
+    const fn new(window: Window, standing: &PoolStanding, used: u64) -> Self {
+        let left = standing.quota.saturating_sub(used);
+        Self {
+            window,
+            used,
+            remaining: left.saturating_sub(standing.stranded),
+        }
+    }
+}
+
 /// What an answer tells of a reservation's view.
-pub fn seen(view: crate::grants::reservation::View) -> Seen {
+pub const fn seen(view: reservation::View) -> Seen {
     Seen {
         window: view.window,
         used: view.used,

@@ -19,6 +19,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Metric;
 use prometheus_client::registry::Registry;
 
+use crate::domain::decision::DecidedBy;
 use crate::domain::limit::Mode;
 use crate::domain::limit::OnUnavailable;
 use crate::telemetry::histogram::Histogram;
@@ -27,6 +28,9 @@ use crate::telemetry::meters::MODES;
 use crate::telemetry::meters::mode_index;
 use crate::telemetry::meters::mode_label;
 use crate::telemetry::peers::PeerMeters;
+
+#[cfg(test)]
+mod tests;
 
 /// A metric's name (counters are shown with `_total` behind it) and what it tells.
 #[derive(Clone, Copy)]
@@ -107,6 +111,28 @@ const PEER_BREAKER_OPEN: Name = Name(
 const PEER_REFUSED: Name = Name(
     "highwater_peer_refused",
     "Handshakes that either side refused, by reason",
+);
+const LEADER: Name = Name("highwater_leader", "1 while this region leads, else 0");
+const TERM: Name = Name(
+    "highwater_term",
+    "The newest term that this region has seen",
+);
+const LOG_INDEX: Name = Name(
+    "highwater_log_index",
+    "Index in the cluster's log: of its last entry here, of the newest one known to be committed, of the newest \
+     one in force",
+);
+const RESERVATIONS_OPEN: Name = Name(
+    "highwater_reservations_open",
+    "Strict counters of which this region holds, or asks for, units",
+);
+const STRICT_DECIDED: Name = Name(
+    "highwater_strict_decided",
+    "Checks of strict limits, by what decided them",
+);
+const OUTBOX_DROPPED: Name = Name(
+    "highwater_outbox_dropped",
+    "Words between regions and the leader that were dropped because too many waited",
 );
 const UNLOGGED_REFUSALS: Name = Name(
     "highwater_unlogged_refusals",
@@ -193,6 +219,43 @@ struct FileLabels {
     file: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByLabels {
+    by: &'static str,
+}
+
+/// How this region stands in the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterReading {
+    /// Whether it leads.
+    pub leads: bool,
+    /// The newest term that it has seen.
+    pub term: u64,
+    /// Index of the last entry of its log.
+    pub last_index: u64,
+    /// Index of the newest entry that it knows to be committed.
+    pub committed_index: u64,
+    /// Index of the newest entry in force.
+    pub applied_index: u64,
+    /// Strict counters that are open.
+    pub reservations: u64,
+    /// Words that were dropped.
+    pub outbox_dropped: u64,
+}
+
+struct ClusterMeters {
+    leader: Gauge,
+    term: Gauge,
+    log_index: [Gauge; 3],
+    reservations: Gauge,
+    outbox_dropped: Counter,
+}
+
 /// All metrics of a region.
 pub struct Metrics {
     registry: Registry,
@@ -224,6 +287,8 @@ pub struct Metrics {
     pub unlogged_refusals: Counter,
     /// The links to other regions.
     pub peers: PeerMeters,
+    cluster: ClusterMeters,
+    strict_decided: [Counter; 3],
 }
 
 impl fmt::Debug for Metrics {
@@ -281,6 +346,8 @@ impl Metrics {
             clock_steps_back: register(r, CLOCK_STEPS_BACK, Counter::default()),
             unlogged_refusals: register(r, UNLOGGED_REFUSALS, Counter::default()),
             peers: peer_meters(r),
+            cluster: cluster_meters(r),
+            strict_decided: strict_decided(r),
             registry,
         }
     }
@@ -307,6 +374,44 @@ impl Metrics {
         self.clock_steps_back
             .inner()
             .store(steps, Ordering::Relaxed);
+    }
+
+    /// Tells how this region stands in the cluster.
+    pub fn show_cluster(&self, reading: &ClusterReading) {
+        let set = |gauge: &Gauge, value: u64| {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        };
+        let meters = &self.cluster;
+        set(&meters.leader, u64::from(reading.leads));
+        set(&meters.term, reading.term);
+        let indexes = [
+            reading.last_index,
+            reading.committed_index,
+            reading.applied_index,
+        ];
+        for (gauge, index) in meters.log_index.iter().zip(indexes) {
+            set(gauge, index);
+        }
+        set(&meters.reservations, reading.reservations);
+        let dropped = meters.outbox_dropped.inner();
+        dropped.store(reading.outbox_dropped, Ordering::Relaxed);
+    }
+
+    /// Counts a check of a strict limit. What was decided without units is not counted.
+    pub fn count_strict(&self, by: DecidedBy) {
+        let [reservation, leader, fallback] = &self.strict_decided;
+        match by {
+            DecidedBy::Local => {}
+            DecidedBy::Reservation => {
+                reservation.inc();
+            }
+            DecidedBy::Leader => {
+                leader.inc();
+            }
+            DecidedBy::Fallback => {
+                fallback.inc();
+            }
+        }
     }
 
     /// Writes all metrics.
@@ -338,6 +443,23 @@ fn peer_meters(r: &mut Registry) -> PeerMeters {
     }
 }
 
+fn cluster_meters(r: &mut Registry) -> ClusterMeters {
+    let indexes: Family<KindLabels, Gauge> = register(r, LOG_INDEX, Family::default());
+    ClusterMeters {
+        leader: register(r, LEADER, Gauge::default()),
+        term: register(r, TERM, Gauge::default()),
+        log_index: ["last", "committed", "applied"]
+            .map(|kind| indexes.get_or_create_owned(&KindLabels { kind })),
+        reservations: register(r, RESERVATIONS_OPEN, Gauge::default()),
+        outbox_dropped: register(r, OUTBOX_DROPPED, Counter::default()),
+    }
+}
+
+fn strict_decided(r: &mut Registry) -> [Counter; 3] {
+    let decided: Family<ByLabels, Counter> = register(r, STRICT_DECIDED, Family::default());
+    ["reservation", "leader", "fallback"].map(|by| decided.get_or_create_owned(&ByLabels { by }))
+}
+
 fn register<M: Metric + Clone>(registry: &mut Registry, name: Name, metric: M) -> M {
     registry.register(name.0, name.1, metric.clone());
     metric
@@ -362,184 +484,5 @@ const fn policy_label(policy: OnUnavailable) -> &'static str {
         OnUnavailable::Open => "open",
         OnUnavailable::Closed => "closed",
         OnUnavailable::Local => "local",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::domain::decision::Reason;
-    use crate::domain::time::Span;
-    use crate::telemetry::meters::Endpoint;
-    use crate::telemetry::meters::LABEL_SETS_MAX;
-    use crate::telemetry::peers::PeerReading;
-
-    use super::*;
-
-    fn metrics() -> Metrics {
-        let metrics = Metrics::new(&["POST /v1/sms".to_owned()]);
-        metrics.limits.limit("exports", None, Mode::Regional);
-        metrics
-    }
-
-    #[test]
-    fn checks_are_counted_by_limit_plan_mode_and_endpoint() {
-        let metrics = metrics();
-        let meters = metrics.limits.limit("api", Some("pro"), Mode::Regional);
-        meters
-            .allowed(metrics.limits.endpoint(Some("POST /v1/sms")))
-            .inc();
-        meters
-            .allowed(metrics.limits.endpoint(Some("GET /unheard-of")))
-            .inc();
-        meters
-            .rejected(metrics.limits.endpoint(None), Reason::QuotaExceeded)
-            .inc();
-        metrics
-            .limits
-            .limit("api", Some("pro"), Mode::Regional)
-            .allowed(Endpoint::NONE)
-            .inc();
-        let text = metrics.render(Format::Prometheus);
-        let labels = |endpoint: &str| {
-            format!("limit=\"api\",tier=\"pro\",mode=\"regional\",endpoint=\"{endpoint}\"")
-        };
-        for line in [
-            format!("rate_limit_allowed_total{{{}}} 1", labels("POST /v1/sms")),
-            format!("rate_limit_allowed_total{{{}}} 1", labels("other")),
-            format!("rate_limit_allowed_total{{{}}} 1", labels("none")),
-            format!(
-                "rate_limit_rejected_total{{{},reason=\"quota_exceeded\"}} 1",
-                labels("none")
-            ),
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-        }
-    }
-
-    #[test]
-    fn prometheus_text_names_counters_with_total_and_has_no_end_mark() {
-        let metrics = metrics();
-        metrics
-            .check_duration(Mode::Regional)
-            .observe(Span::from_nanos(60_000));
-        let text = metrics.render(Format::Prometheus);
-        assert!(
-            text.contains("# TYPE rate_limit_allowed_total counter\n"),
-            "{text}"
-        );
-        assert!(text.contains("# TYPE rate_limit_check_duration_seconds histogram\n"));
-        let bucket =
-            "rate_limit_check_duration_seconds_bucket{mode=\"regional\",le=\"0.0001\"} 1\n";
-        assert!(text.contains(bucket), "{text}");
-        assert!(text.contains("rate_limit_degraded_total{policy=\"open\"} 0\n"));
-        assert!(text.contains("rate_limit_errors_total{stage=\"store\"} 0\n"));
-        assert!(text.contains("highwater_store_commit_duration_seconds_count{file=\"log\"} 0\n"));
-        assert!(!text.contains("# EOF") && !text.contains("# UNIT"));
-    }
-
-    #[test]
-    fn peers_are_shown_while_they_are_peers() {
-        let metrics = metrics();
-        let reading = |peer| PeerReading {
-            peer,
-            is_connected: true,
-            clock_offset_ns: Some(-2_500_000_000),
-            rtt: Some(Span::from_ms(80)),
-            last_frame_age: None,
-            bytes_in: 7,
-            bytes_out: 8,
-            dropped: 0,
-            is_breaker_open: false,
-            refusals: &[("own_region", 3)],
-        };
-        metrics
-            .peers
-            .show(&[reading("eu"), reading("us")], &[("wrong_secret", 2)]);
-        let text = metrics.render(Format::Prometheus);
-        for line in [
-            "highwater_peer_connected{peer=\"eu\"} 1",
-            "highwater_peer_clock_offset_seconds{peer=\"us\"} -2.5",
-            "highwater_peer_rtt_seconds{peer=\"eu\"} 0.08",
-            "highwater_peer_bytes_total{peer=\"eu\",direction=\"out\"} 8",
-            "highwater_peer_breaker_open{peer=\"us\"} 0",
-            "highwater_peer_refused_total{peer=\"eu\",reason=\"own_region\"} 3",
-            "highwater_peer_refused_total{peer=\"other\",reason=\"wrong_secret\"} 2",
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-        }
-        assert!(!text.contains("highwater_peer_last_frame_age_seconds{"));
-        metrics.peers.show(&[reading("us")], &[]);
-        let text = metrics.render(Format::Prometheus);
-        assert!(!text.contains("peer=\"eu\""), "{text}");
-        assert!(text.contains("peer=\"us\"") && text.contains("peer=\"other\""));
-    }
-
-    #[test]
-    fn open_metrics_ends_with_its_mark() {
-        let text = metrics().render(Format::OpenMetrics);
-        assert!(
-            text.contains("# TYPE rate_limit_allowed counter\n"),
-            "{text}"
-        );
-        assert!(text.ends_with("# EOF\n"));
-    }
-
-    #[test]
-    fn the_format_follows_the_accept_header() {
-        for accept in [None, Some("*/*"), Some("text/plain;version=0.0.4")] {
-            assert_eq!(Format::accepted(accept), Format::Prometheus);
-        }
-        let scraper = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
-        assert_eq!(Format::accepted(Some(scraper)), Format::OpenMetrics);
-    }
-
-    #[test]
-    fn a_full_family_counts_under_other() {
-        let metrics = metrics();
-        for plan in 0..LABEL_SETS_MAX + 50 {
-            metrics
-                .limits
-                .limit("api", Some(&format!("plan-{plan}")), Mode::Regional)
-                .allowed(Endpoint::OTHER)
-                .inc();
-        }
-        let text = metrics.render(Format::Prometheus);
-        let sets: Vec<&str> = text
-            .lines()
-            .filter(|line| line.starts_with("rate_limit_allowed_total{"))
-            .collect();
-        // One more than the bound: `other` itself.
-        assert_eq!(sets.len(), LABEL_SETS_MAX + 1);
-        let total: u64 = sets
-            .iter()
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
-            .sum();
-        assert_eq!(total, u64::try_from(LABEL_SETS_MAX + 50).expect("small"));
-    }
-
-    #[test]
-    fn every_metric_of_the_table_is_shown() {
-        let text = metrics().render(Format::OpenMetrics);
-        for name in [
-            ALLOWED,
-            REJECTED,
-            CHECK_DURATION,
-            ERRORS,
-            DEGRADED,
-            COMMIT_DURATION,
-            PENDING_COMMITS,
-            STORE_FAILED,
-            LIVE_COUNTERS,
-            REFUSED_NEW_KEYS,
-            OPEN_HOLDS,
-            IDEMPOTENCY_KEYS,
-            CATALOGUE_VERSION,
-            CLOCK_STEPS_BACK,
-            UNLOGGED_REFUSALS,
-            COLLAPSED_LABEL_SETS,
-            BUILD,
-        ] {
-            assert!(text.contains(&format!("# HELP {} ", name.0)), "{}", name.0);
-        }
     }
 }

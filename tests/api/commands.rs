@@ -3,31 +3,22 @@
 //! Exit status: 0 done, 1 the answer is no, 2 the command could not be run.
 
 use std::fs;
-use std::io::BufRead;
-use std::io::BufReader;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Child;
 use std::process::Output;
 use std::process::Stdio;
-use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::Value;
 use serde_json::json;
 
-use crate::calls::RUNTIME;
-use crate::calls::new_client;
-use crate::calls::send;
 use crate::counter::Counter;
-use crate::server::ADMIN_TOKEN;
 use crate::server::Server;
 use crate::server::Stop;
 use crate::server::highwater;
-use crate::server::wait_until;
 
 /// What a command wrote to standard output, to standard error, and its exit status.
-fn ended(output: &Output) -> (String, String, Option<i32>) {
+pub fn ended(output: &Output) -> (String, String, Option<i32>) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (
         text(&output.stdout),
@@ -62,7 +53,7 @@ fn as_json(server: &Server, arguments: &[&str]) -> Value {
 }
 
 /// Runs a command that needs no server.
-fn alone(arguments: &[&str]) -> Output {
+pub fn alone(arguments: &[&str]) -> Output {
     highwater()
         .args(arguments)
         .stdin(Stdio::null())
@@ -300,7 +291,11 @@ fn a_token_is_shown_once_alone_and_ends_when_revoked() {
 fn status_audit_and_openapi_answer() {
     let server = Server::start();
     done(&server, &["limits", "set", "a", "--unlimited"]);
-    assert!(done(&server, &["status"]).contains("us-east-1"));
+    let status = done(&server, &["status"]);
+    assert!(status.contains("us-east-1 leads, term "), "{status}");
+    assert!(status.contains("us-east-1  leader  here  0"), "{status}");
+    let status = as_json(&server, &["status"]);
+    assert_eq!(status["leader"], "us-east-1", "{status}");
     let audit = done(&server, &["audit"]);
     assert!(audit.contains("set limit a"), "{audit}");
     let document: Value = serde_json::from_str(&done(&server, &["openapi"])).expect("JSON");
@@ -393,196 +388,70 @@ fn a_wrong_configuration_is_told_by_line_and_not_served() {
     );
 }
 
-/// A `dev` that runs; ends with the test.
-struct Dev {
-    child: Child,
-    said: Vec<String>,
-}
-
-impl Drop for Dev {
-    fn drop(&mut self) {
-        // Its regions end with it. Both fail only when it has ended by itself.
-        drop(self.child.kill());
-        drop(self.child.wait());
+#[test]
+fn a_region_alone_keeps_the_lead_and_stays() {
+    let server = Server::start();
+    let shown = done(&server, &["leader", "show"]);
+    assert!(shown.starts_with("us-east-1 leads, term "), "{shown}");
+    done(&server, &["leader", "transfer", "us-east-1"]);
+    done(&server, &["leader", "prefer", "us-east-1"]);
+    let shown = as_json(&server, &["leader", "show"]);
+    assert_eq!(shown["leader_preference"], "us-east-1");
+    done(&server, &["leader", "prefer", "--none"]);
+    let shown = as_json(&server, &["leader", "show"]);
+    assert_eq!(shown["leader_preference"], Value::Null);
+    for arguments in [
+        &["leader", "transfer", "eu-west-1"][..],
+        &["leader", "prefer", "eu-west-1"],
+        &["region", "add", "eu-west-1"],
+        &["region", "remove", "us-east-1"],
+        &["region", "remove", "eu-west-1"],
+    ] {
+        no(&server, arguments);
     }
-}
-
-impl Dev {
-    fn start(arguments: &[&str]) -> Self {
-        let mut command = highwater();
-        command
-            .arg("dev")
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped());
-        let mut child = command.spawn().expect("dev starts");
-        let stdout = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
-        let mut dev = Self {
-            child,
-            said: Vec::new(),
-        };
-        for line in stdout.lines() {
-            let line = line.expect("text");
-            let is_last = line.starts_with("Ctrl-C");
-            dev.said.push(line);
-            if is_last {
-                return dev;
-            }
-        }
-        panic!("dev ended before it was ready: {:?}", dev.said);
-    }
-
-    fn pid(&self) -> rustix::process::Pid {
-        rustix::process::Pid::from_child(&self.child)
-    }
-}
-
-/// A base port whose first regions' ports are free.
-fn free_base_port(regions: u16) -> u16 {
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    for _ in 0..100 {
-        let found = TcpListener::bind("127.0.0.1:0")
-            .expect("a port")
-            .local_addr()
-            .expect("bound")
-            .port();
-        let base = found.min(60_000) - 10;
-        if (1..=regions)
-            .all(|region| is_free(base + 10 * region) && is_free(base + 10 * region + 1))
-        {
-            return base;
-        }
-    }
-    panic!("no free ports");
-}
-
-/// The words of a line as a shell reads them, with single quotes.
-fn words(line: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    for (index, part) in line.split('\'').enumerate() {
-        let last = words.last_mut().expect("at least one");
-        if index % 2 == 1 {
-            last.push_str(part);
-            continue;
-        }
-        let mut pieces = part.split(' ');
-        last.push_str(pieces.next().unwrap_or_default());
-        words.extend(pieces.map(str::to_owned));
-    }
-    words
-}
-
-/// Method, URL, headers and body of a line for curl.
-fn curl(line: &str) -> (Method, String, Vec<(String, String)>, Value) {
-    let words = words(line);
-    let after = |flag: &str| {
-        words
-            .iter()
-            .zip(&words[1..])
-            .find(|(word, _)| *word == flag)
-            .map(|(_, next)| next)
-    };
-    let body = after("-d").map_or(Value::Null, |body| {
-        serde_json::from_str(body).expect("JSON")
-    });
-    let method = match after("-X") {
-        Some(method) => method.parse().expect("a method"),
-        None if body.is_null() => Method::GET,
-        None => Method::POST,
-    };
-    let header = after("-H").and_then(|header| header.split_once(": "));
-    let headers = header
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into_iter()
-        .collect();
-    let url = words
-        .iter()
-        .find(|word| word.starts_with("http://"))
-        .expect("a URL");
-    (method, url.clone(), headers, body)
+    let (_, error, status) = ended(&server.cli(&["leader", "prefer"]));
+    assert_eq!(status, Some(2), "{error}");
+    let drained = done(&server, &["region", "drain"]);
+    assert!(drained.contains("true"), "{drained}");
+    assert!(done(&server, &["status"]).contains("us-east-1, draining"));
+    done(&server, &["region", "resume"]);
+    assert!(done(&server, &["status"]).contains("us-east-1, ready"));
 }
 
 #[test]
-fn dev_runs_regions_whose_lines_work_as_printed() {
-    let base = free_base_port(2);
-    let mut dev = Dev::start(&["--regions", "2", "--base-port", &base.to_string()]);
-    let lines: Vec<&String> = dev
-        .said
-        .iter()
-        .filter(|line| line.starts_with("curl "))
-        .collect();
-    assert_eq!(lines.len(), 3, "{:?}", dev.said);
-    let client = new_client();
-    for line in lines {
-        let (method, url, headers, body) = curl(line);
-        let headers: Vec<(&str, &str)> = headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-            .collect();
-        let answer = RUNTIME
-            .block_on(send(&client, method, &url, &headers, &body))
-            .expect("answers");
-        assert_eq!(answer.status, 200, "{line}: {answer:?}");
-    }
-    let second = format!("http://127.0.0.1:{}", base + 21);
-    let check = highwater()
-        .args([
-            "check",
-            "demo",
-            "regional-api",
-            "alice",
-            "--server",
-            &second,
-        ])
-        .env("HIGHWATER_TOKEN", ADMIN_TOKEN)
-        .output()
-        .expect("runs");
-    let (out, error, status) = ended(&check);
-    assert_eq!(status, Some(0), "{error}");
-    assert!(out.starts_with("allow in eu-west-1\n"), "{out}");
-
-    let (_, error, status) = ended(&alone(&[
-        "dev",
-        "--regions",
-        "1",
-        "--base-port",
-        &base.to_string(),
-    ]));
-    assert_eq!(status, Some(2));
-    assert!(
-        error.contains(&format!("port {}", base + 10)) && error.contains("--base-port"),
-        "{error}"
+fn a_strict_window_can_be_added_up() {
+    let server = Server::start();
+    let limit = write(
+        &server,
+        "strict.toml",
+        "[limits]\nexports = { algorithm = \"calendar_window\", quota = 10, period = \"day\", mode = \"strict\", key = \"user\" }\n\
+         calls = { algorithm = \"sliding_window\", quota = 10, window = \"1m\", mode = \"strict\" }\n[tenants.acme]\n",
     );
-
-    rustix::process::kill_process(dev.pid(), rustix::process::Signal::TERM)
-        .expect("the child is ours");
-    wait_until("dev has ended", Duration::from_secs(30), || {
-        dev.child.try_wait().expect("ours").is_some()
-    });
-    let status = dev.child.wait().expect("ours");
-    assert!(status.success(), "{status}");
+    done(&server, &["apply", "-f", &limit]);
+    let none = no(&server, &["ledger", "acme", "exports", "alice"]);
+    assert!(none.contains("no window is known"), "{none}");
+    done(&server, &["check", "acme", "exports", "alice"]);
+    let page = done(&server, &["ledger", "acme", "exports", "alice"]);
+    assert!(page.starts_with("exports of acme, key alice, "), "{page}");
     assert!(
-        TcpListener::bind(("127.0.0.1", base + 10)).is_ok(),
-        "its regions have ended too"
+        page.contains("\nus-east-1  ") && page.contains("\nit adds up"),
+        "{page}"
     );
-}
-
-#[test]
-fn the_regions_of_a_killed_dev_end_by_themselves() {
-    let base = free_base_port(1);
-    let directory = tempfile::tempdir().expect("a directory");
-    let data = directory.path().to_str().expect("a readable path");
-    let mut dev = Dev::start(&[
-        "--regions",
-        "1",
-        "--base-port",
-        &base.to_string(),
-        "--data-dir",
-        data,
-    ]);
-    dev.child.kill().expect("ours");
-    dev.child.wait().expect("ours");
-    wait_until("the region has ended", Duration::from_secs(30), || {
-        TcpListener::bind(("127.0.0.1", base + 10)).is_ok()
-    });
+    let at = server.epoch().to_string();
+    let ledger = as_json(
+        &server,
+        &["ledger", "acme", "exports", "alice", "--at", &at],
+    );
+    assert_eq!(ledger["adds_up"], true, "{ledger}");
+    let yesterday = [
+        "ledger",
+        "acme",
+        "exports",
+        "alice",
+        "--at",
+        "2034-12-31T12:00:00Z",
+    ];
+    no(&server, &yesterday);
+    let sliding = no(&server, &["ledger", "acme", "calls"]);
+    assert!(sliding.contains("one by one"), "{sliding}");
 }

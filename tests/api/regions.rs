@@ -11,18 +11,18 @@ use crate::server::Server;
 use crate::server::Stop;
 use crate::server::wait_until;
 
-const NAMES: [&str; 3] = ["us-east-1", "eu-west-1", "ap-south-1"];
-const FOUND_WITHIN: Duration = Duration::from_secs(20);
+pub const NAMES: [&str; 3] = ["us-east-1", "eu-west-1", "ap-south-1"];
+pub const FOUND_WITHIN: Duration = Duration::from_secs(20);
 
 /// Ports that were free a moment ago.
-fn free_ports<const N: usize>() -> [u16; N] {
+pub fn free_ports<const N: usize>() -> [u16; N] {
     let held: [TcpListener; N] =
         std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
     std::array::from_fn(|n| held[n].local_addr().expect("bound").port())
 }
 
 /// Starts region `own` of those at `ports`, with more settings.
-fn start(own: usize, ports: &[u16; 3], more: &[(&str, &str)]) -> Server {
+pub fn start(own: usize, ports: &[u16; 3], more: &[(&str, &str)]) -> Server {
     let peers: Vec<String> = (0..3)
         .filter(|other| *other != own)
         .map(|other| {
@@ -46,7 +46,7 @@ fn start(own: usize, ports: &[u16; 3], more: &[(&str, &str)]) -> Server {
     Server::on_real_clock(&settings)
 }
 
-fn status(server: &Server) -> Value {
+pub fn status(server: &Server) -> Value {
     let answer = server.admin(Method::GET, "/admin/v1/cluster", &Value::Null);
     answer.succeeded();
     answer.body
@@ -67,7 +67,7 @@ fn are_linked(server: &Server, region: &str) -> bool {
     peer["connected"] == true && peer["connected_to_us"] == true
 }
 
-fn find_each_other(regions: &[Server; 3]) {
+pub fn find_each_other(regions: &[Server; 3]) {
     for (own, region) in regions.iter().enumerate() {
         for name in NAMES.iter().filter(|name| **name != NAMES[own]) {
             wait_until("regions find each other", FOUND_WITHIN, || {

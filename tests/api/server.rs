@@ -11,6 +11,7 @@ use std::io::BufReader;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Child;
+use std::process::ChildStdin;
 use std::process::Command;
 use std::process::ExitStatus;
 use std::process::Stdio;
@@ -57,6 +58,8 @@ pub struct Server {
 
 struct Running {
     child: Child,
+    /// The server ends when this does: also when the tests themselves are killed.
+    _stdin: ChildStdin,
     check: String,
     admin: String,
     client: Client,
@@ -88,6 +91,21 @@ impl Server {
     }
 
     fn launch(settings: &[(&str, &str)], manual_clock: bool, epoch: i64) -> Self {
+        match Self::try_launch(settings, manual_clock, epoch) {
+            Ok(server) => server,
+            Err(why) => panic!("{why}"),
+        }
+    }
+
+    /// A server with or without a manual clock that stands at `epoch`.
+    ///
+    /// # Errors
+    /// When it does not get ready: with its log.
+    pub fn try_launch(
+        settings: &[(&str, &str)],
+        manual_clock: bool,
+        epoch: i64,
+    ) -> Result<Self, String> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut server = Self {
             settings: default_settings(directory.path()),
@@ -101,8 +119,8 @@ impl Server {
                 .settings
                 .insert((*name).to_owned(), (*value).to_owned());
         }
-        server.run();
-        server
+        server.run()?;
+        Ok(server)
     }
 
     /// The directory that holds the configuration, the data and the log.
@@ -143,29 +161,33 @@ impl Server {
         command
     }
 
-    fn run(&mut self) {
+    fn run(&mut self) -> Result<(), String> {
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.directory().join("log"));
         let mut child = self
             .command()
+            .arg("--stop-with-stdin")
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log.expect("the log is opened"))
             .spawn()
             .expect("the server starts");
+        let stdin = child.stdin.take().expect("stdin is a pipe");
         let stdout = child.stdout.take().expect("stdout is a pipe");
         let Some((check, admin)) = ready_addresses(stdout, &self.settings["region"]) else {
             let status = child.try_wait();
             child.kill().expect("the child is ours");
             child.wait().expect("the child is ours");
-            panic!(
+            return Err(format!(
                 "the server was not ready ({status:?}); its log:\n{}",
                 self.log()
-            );
+            ));
         };
         self.running = Some(Running {
             child,
+            _stdin: stdin,
             check,
             admin,
             client: new_client(),
@@ -173,6 +195,7 @@ impl Server {
         if self.manual_clock {
             self.at(0);
         }
+        Ok(())
     }
 
     fn running(&self) -> &Running {
@@ -227,7 +250,14 @@ impl Server {
     /// be a step back, where it stood.
     pub fn start_again(&mut self) {
         assert!(self.running.is_none(), "stopped before");
-        self.run();
+        if let Err(why) = self.run() {
+            panic!("{why}");
+        }
+    }
+
+    /// Whether the process has been started and not been stopped since.
+    pub const fn is_running(&self) -> bool {
+        self.running.is_some()
     }
 
     /// Ends the server and starts it again on the same data.

@@ -14,6 +14,7 @@ use highwater::http::body::CheckBody;
 use highwater::http::listener;
 use highwater::http::routes;
 use highwater::region::clock::Clock;
+use highwater::region::cluster;
 use highwater::region::config::Above;
 use highwater::region::config::Config;
 use highwater::region::state::Region;
@@ -82,7 +83,7 @@ pub fn config(dir: &Path, flush_interval: &str) -> Config {
 }
 
 /// Gives a region the limits that the benches use.
-pub async fn set_limits(region: &Region) {
+pub async fn set_limits(region: &Arc<Region>) {
     let tree = serde_json::from_str(
         r#"{"limits":{"api":{"algorithm":"token_bucket","capacity":1000000000,"refill":1000000000,"per":"1s","key":"user"}},
             "tenants":{"acme":{}}}"#,
@@ -96,18 +97,26 @@ pub async fn set_limits(region: &Region) {
             tree: tree.expect("a catalogue"),
         },
     };
-    region
-        .changes
-        .propose(region.clock.now(), entry)
+    region.change(&entry).await.expect("a change");
+}
+
+/// A region that is a cluster of its own, and what ends its part in it.
+pub async fn alone(config: &Config, stop: &watch::Receiver<bool>) -> Arc<Region> {
+    let url = "http://127.0.0.1:0".to_owned();
+    let (region, letters) = Region::open(config, Clock::real(), url).expect("a region");
+    cluster::join(config, &region, letters, stop)
         .await
-        .expect("a change");
+        .expect("a log");
+    region.wait_until_enrolled().await.expect("a cluster");
+    region.restore().expect("the counts on disk");
+    set_limits(&region).await;
+    region
 }
 
 fn region(dir: &Path, flush_interval: &str) -> Served {
     let config = config(dir, flush_interval);
     on_a_thread(move |listener, stop| async move {
-        let region = Region::open(&config, Clock::real()).expect("a region");
-        set_limits(&region).await;
+        let region = alone(&config, &stop).await;
         timers::start(&region, &stop);
         let flusher = tokio::spawn(timers::flush_until(
             Arc::clone(&region),

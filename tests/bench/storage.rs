@@ -3,8 +3,6 @@
 use std::time::Instant;
 
 use highwater::domain::time::Timestamp;
-use highwater::region::clock::Clock;
-use highwater::region::state::Region;
 use highwater::store::Batch;
 
 use crate::Row;
@@ -42,8 +40,8 @@ pub fn memory_and_restart() -> Vec<Row> {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let region = Region::open(&config, Clock::real()).expect("a region");
-        http::set_limits(&region).await;
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let region = http::alone(&config, &stopped).await;
         // A long refill keeps the counters live over the restart.
         let tree = serde_json::from_str(
             r#"{"limits":{"slow":{"algorithm":"fixed_window","quota":1000,"window":"30d","key":"user"}}}"#,
@@ -53,7 +51,7 @@ pub fn memory_and_restart() -> Vec<Row> {
             expected_version: None,
             change: highwater::catalogue::change::Change::Patch { tree: tree.expect("a catalogue") },
         };
-        region.changes.propose(region.clock.now(), entry).await.expect("a change");
+        region.change(&entry).await.expect("a change");
         {
             let view = region.view_full();
             let slow = view.tenant("acme").and_then(|tenant| tenant.limit("slow")).expect("the limit");
@@ -79,11 +77,18 @@ pub fn memory_and_restart() -> Vec<Row> {
             region.store.flush(batch).await.expect("a flush");
         }
         while region.store.tend(region.clock.now()).await.expect("housekeeping") {}
+        stop.send_replace(true);
+        if let Some(consensus) = region.consensus() {
+            consensus.shutdown().await;
+        }
+        if let Some(peers) = region.peers() {
+            peers.stop();
+        }
         region.store.close().await.expect("the store");
     });
     let began = Instant::now();
-    let region =
-        runtime.block_on(async { Region::open(&config, Clock::real()).expect("a region") });
+    let (_stop, stopped) = tokio::sync::watch::channel(false);
+    let region = runtime.block_on(http::alone(&config, &stopped));
     let restart = began.elapsed();
     assert_eq!(region.ledger.keys(), keys.len(), "every counter is back");
     vec![

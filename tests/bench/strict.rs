@@ -32,14 +32,13 @@ struct Row {
     early: u64,
     out_of_reach: u64,
     entries: u64,
-    wanted: u64,
     missed: Vec<f64>,
     waits: Vec<u32>,
     grant_waits: Vec<u32>,
 }
 
 impl Row {
-    fn add(&mut self, world: World) {
+    fn add(&mut self, world: &World) {
         let missed = world.undershoot();
         let most = world.setup.quota * world.setup.windows;
         self.missed.push(100.0 * missed as f64 / most as f64);
@@ -54,7 +53,7 @@ impl Row {
             waits,
             grant_waits,
             ..
-        } = world.audit;
+        } = &world.audit;
         self.checks += checks;
         self.local += local;
         self.granted += granted;
@@ -62,7 +61,6 @@ impl Row {
         self.early += refused_early;
         self.out_of_reach += out_of_reach;
         self.entries += entries;
-        self.wanted += checks;
         self.waits.extend(waits);
         self.grant_waits.extend(grant_waits);
     }
@@ -96,13 +94,10 @@ fn loads(quotas: &[u64], by_kind: bool) {
             for traffic in STEADY {
                 let mut row = Row::default();
                 for seed in 0..SEEDS {
-                    let run = || {
-                        let mut world = World::new(Setup::new(seed, *quota, load, traffic));
-                        world.run();
-                        world
-                    };
-                    row.add(run());
-                    all.add(run());
+                    let mut world = World::new(Setup::new(seed, *quota, load, traffic));
+                    world.run();
+                    row.add(&world);
+                    all.add(&world);
                 }
                 if by_kind && load == 0.9 {
                     row.print(&format!("{quota}, {load}, {traffic:?}"));

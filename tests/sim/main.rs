@@ -13,6 +13,9 @@
 //! - S9: with all regions up, a window that enough is asked of is used up to the last unit;
 //! - S10: every check is answered in time, and "out of reach" means that no leader answered.
 //!
+//! Some seconds before the end of a run everything heals: then somebody leads, every region is enrolled and
+//! has the newest catalogue.
+//!
 //! A seed that fails is one command: `HIGHWATER_SIM_SEED=n cargo test --test sim replay`. Seeds that once
 //! failed are kept in [`FOUND`]. `cargo bench --bench strict` prints the tables.
 
@@ -26,16 +29,17 @@ use std::time::SystemTime;
 use model::Setup;
 use model::World;
 use model::audit::Audit;
+use model::audit::percentile;
 use model::faulty;
 use model::traffic::STEADY;
 use model::traffic::Traffic;
 
 /// Seeds that found something.
-const FOUND: [u64; 0] = [];
+const FOUND: [u64; 7] = [103, 1156, 1209, 1247, 5068, 8141, 8616];
 /// How many seeds are always tried.
-const FIXED: u64 = 40;
+const FIXED: u64 = 120;
 /// How many other seeds are tried each time.
-const FRESH: u64 = 6;
+const FRESH: u64 = 10;
 
 fn run(setup: Setup) -> Audit {
     let mut world = World::new(setup);
@@ -75,8 +79,11 @@ fn replay() {
     println!("{setup:?}");
     let audit = run(setup);
     println!(
-        "{} checks, {} granted, faults {:?}",
-        audit.checks, audit.granted, audit.faults
+        "{} checks, {} granted, half of them within {} ms, faults {:?}",
+        audit.checks,
+        audit.granted,
+        percentile(&mut audit.waits.clone(), 50),
+        audit.faults
     );
     assert!(audit.checks > 0);
 }

@@ -114,8 +114,8 @@ async fn every_fault_is_named_and_nothing_is_stored() {
             ]
         );
     }
-    let strict = json!({ "limits": { "api": { "algorithm": "fixed_window", "quota": 1, "window": "1s", "mode": "strict" } } });
-    let refused = server.root(Method::PATCH, PATH, &strict).await;
+    let shared = json!({ "limits": { "api": { "algorithm": "fixed_window", "quota": 1, "window": "1s", "mode": "approximate" } } });
+    let refused = server.root(Method::PATCH, PATH, &shared).await;
     refused.problem(422, "invalid");
     assert_eq!(refused.body["errors"][0]["path"], "limits.api.mode");
     assert!(

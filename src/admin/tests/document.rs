@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Server;
 
 /// Every route that the admin listener promises, as `METHOD path`.
-const ROUTES: [&str; 40] = [
+const ROUTES: [&str; 45] = [
     "get /admin/v1/catalogue",
     "put /admin/v1/catalogue",
     "patch /admin/v1/catalogue",
@@ -39,6 +39,11 @@ const ROUTES: [&str; 40] = [
     "delete /admin/v1/tokens/{id}",
     "post /admin/v1/cluster/drain",
     "post /admin/v1/cluster/resume",
+    "post /admin/v1/cluster/leader",
+    "put /admin/v1/cluster/leader-preference",
+    "put /admin/v1/cluster/regions/{region}",
+    "delete /admin/v1/cluster/regions/{region}",
+    "get /admin/v1/tenants/{tenant}/limits/{limit}/ledger",
     "get /admin/v1/faults",
     "post /admin/v1/faults",
     "delete /admin/v1/faults/{id}",

@@ -2,8 +2,10 @@
 
 mod access;
 mod catalogue;
+
 mod document;
 mod items;
+mod moves;
 mod tenants;
 mod tokens;
 

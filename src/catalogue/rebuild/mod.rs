@@ -15,7 +15,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
-use crate::catalogue::REGIONS;
 use crate::catalogue::change::FAULTS_MAX;
 use crate::catalogue::change::FieldError;
 use crate::catalogue::change::NewEpoch;
@@ -249,7 +248,7 @@ impl<'a> Rebuild<'a> {
             {
                 continue;
             }
-            match layers.compile(REGIONS) {
+            match layers.compile(self.catalogue.regions) {
                 Ok(compiled) => {
                     self.warn(&layers, &compiled.limit);
                     let limit = Arc::new(compiled.limit);

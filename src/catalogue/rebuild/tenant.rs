@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::catalogue::REGIONS;
 use crate::catalogue::amounts;
 use crate::catalogue::amounts::Overrides;
 use crate::catalogue::change::FieldError;
@@ -199,8 +198,8 @@ impl<'a> Rebuild<'a> {
         if shared.is_none() && item.spec == LimitSpec::default() {
             return nothing_below(&path, name, item);
         }
-        let compiled = layers.compile(REGIONS)?;
-        let (limit, overrides) = amounts::lay_over(&path, &compiled, item, REGIONS)?;
+        let compiled = layers.compile(self.catalogue.regions)?;
+        let (limit, overrides) = amounts::lay_over(&path, &compiled, item, self.catalogue.regions)?;
         let limit = match shared {
             Some(shared) if *shared.limit == limit => Arc::clone(&shared.limit),
             _ => Arc::new(limit),

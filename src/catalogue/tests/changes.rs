@@ -335,3 +335,24 @@ fn an_item_that_is_deleted_and_one_that_never_was_are_alike_in_a_patch() {
     fixture.patch(&json!({})).expect("accepted");
     assert_eq!(document(&fixture), before);
 }
+
+#[test]
+fn a_fallback_quota_that_is_left_open_is_shared_among_the_regions() {
+    let mut fixture = Fixture::with(&json!({
+        "limits": {
+            "open": { "algorithm": "fixed_window", "quota": 10, "window": "1s", "on_unavailable": "local" },
+            "named": { "algorithm": "fixed_window", "quota": 10, "window": "1s", "on_unavailable": "local", "fallback_quota": 7 },
+        },
+        "tenants": { "acme": {} },
+    }));
+    let quotas = |fixture: &Fixture| {
+        ["open", "named"].map(|name| fixture.limit("acme", name).limit.fallback_quota)
+    };
+    assert_eq!(quotas(&fixture), [10, 7]);
+    let before = fixture.catalogue.clone();
+    fixture.catalogue.set_regions(3);
+    assert_eq!(quotas(&fixture), [4, 7], "rounded up");
+    assert_eq!(fixture.catalogue, before, "the document is the same");
+    fixture.catalogue.set_regions(1);
+    assert_eq!(quotas(&fixture), [10, 7]);
+}

@@ -2,14 +2,12 @@
 
 use std::path::Path;
 
-use reqwest::Method;
 use serde_json::Value;
 use serde_json::json;
 
-use crate::cli::client::Client;
+use crate::cli::client::DEV_SERVER;
 use crate::cli::client::DEV_TOKEN;
 use crate::cli::output;
-use crate::region::config::secret::Secret;
 
 use super::plan::Plan;
 use super::plan::RegionPlan;
@@ -21,25 +19,14 @@ pub fn catalogue() -> Value {
             "regional-api": {
                 "algorithm": "token_bucket", "capacity": 100, "refill": 10, "per": "1s", "key": "user", "mode": "regional",
             },
+            "global-api": {
+                "algorithm": "sliding_window", "quota": 100, "window": "1m", "key": "user", "mode": "regional",
+            },
+            "billing-exports": {
+                "algorithm": "calendar_window", "quota": 10, "period": "day", "key": "user", "mode": "strict",
+            },
         } } },
     })
-}
-
-/// Makes the demo limits in a region. They stay as they are where they are made already.
-///
-/// # Errors
-/// When the region refuses them.
-pub async fn apply(region: &RegionPlan) -> anyhow::Result<()> {
-    let client = Client::to(
-        &format!("http://{}", region.admin()),
-        Some(Secret::new(DEV_TOKEN)),
-    )?;
-    let path = ["admin", "v1", "catalogue"];
-    client
-        .call(Method::PATCH, &path, &[], Some(&catalogue()), None)
-        .await?
-        .success()?;
-    Ok(())
 }
 
 /// What is printed when all regions are ready.
@@ -64,28 +51,60 @@ pub fn welcome(plan: &Plan, kept: Option<&Path>) -> String {
             plan.latency
         ));
     }
-    text.push_str("Limits that regions share (approximate, strict) are not available in this build; each region counts alone.\n");
-    if let Some(first) = plan.regions.first() {
-        text.push_str(&curl_lines(first));
+    text.push_str(LIMITS);
+    if let [first, ..] = plan.regions.as_slice() {
+        text.push_str(&curl_lines(first, plan.regions.get(1).unwrap_or(first)));
+    }
+    if let [first, ..] = plan.regions.as_slice() {
+        text.push_str(&commands(first));
     }
     text.push_str("\nCtrl-C stops all regions.\n");
     text
 }
 
-/// Three lines that work as they are: a check, the use of a limit, and a limit of one's own.
-fn curl_lines(region: &RegionPlan) -> String {
-    let (check, admin) = (region.check(), region.admin());
+const LIMITS: &str = "\n\
+Limits of tenant demo, each for every user:
+  regional-api     bucket of 100, 10 a second     each region counts alone
+  global-api       100 a minute                   each region counts alone; sharing it (approximate) comes later
+  billing-exports  10 a day, strict               one limit for all regions, never exceeded
+";
+
+/// Commands to try; where the regions are not where commands look for them, what tells where they are.
+fn commands(first: &RegionPlan) -> String {
+    let server = format!("http://{}", first.admin());
+    let mut text = "\n".to_owned();
+    if server != DEV_SERVER {
+        text.push_str(&format!(
+            "export HIGHWATER_SERVER={server} HIGHWATER_TOKEN={DEV_TOKEN}\n"
+        ));
+    }
+    text.push_str(&format!(
+        "\
+highwater status                                  regions, leader, lag
+highwater ledger demo billing-exports alice       who was granted and spent how much
+highwater leader transfer {name:<22}  hand the lead over
+",
+        name = first.name
+    ));
+    text
+}
+
+/// Three lines that work as they are: a check, a strict check in `other`, and a limit of one's own.
+fn curl_lines(first: &RegionPlan, other: &RegionPlan) -> String {
+    let (check, admin) = (first.check(), first.admin());
+    let (other_check, other_name) = (other.check(), other.name);
     format!(
         "\n\
-# one check of the demo limit
+# one check, counted in {name}
 curl -si http://{check}/v1/check -d '{{\"tenant\":\"demo\",\"limit\":\"regional-api\",\"key\":\"alice\"}}'
 
-# what alice has used
-curl -s 'http://{check}/v1/usage?tenant=demo&limit=regional-api&key=alice'
+# one of alice's 10 exports a day, the same 10 in every region; asked in {other_name}
+curl -s http://{other_check}/v1/check -d '{{\"tenant\":\"demo\",\"limit\":\"billing-exports\",\"key\":\"alice\"}}'
 
-# a limit of your own: 5 an hour
+# a limit of your own, in force in all regions: 5 an hour
 curl -s -X PUT http://{admin}/admin/v1/tenants/demo/limits/hourly -H 'authorization: Bearer {DEV_TOKEN}' -d '{{\"algorithm\":\"fixed_window\",\"quota\":5,\"window\":\"1h\"}}'
-"
+",
+        name = first.name
     )
 }
 
@@ -93,6 +112,7 @@ curl -s -X PUT http://{admin}/admin/v1/tenants/demo/limits/hourly -H 'authorizat
 mod tests {
     use crate::domain::duration;
     use crate::domain::limit::LimitSpec;
+    use crate::domain::limit::Mode;
 
     use super::*;
 
@@ -102,10 +122,18 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_limit_is_a_limit() {
-        let spec = catalogue()["tenants"]["demo"]["limits"]["regional-api"].clone();
-        let spec: LimitSpec = serde_json::from_value(spec).expect("a limit");
-        assert_eq!(spec.capacity, Some(100));
+    fn the_demo_limits_are_limits() {
+        let limits = catalogue()["tenants"]["demo"]["limits"].clone();
+        let of = |name: &str| -> LimitSpec {
+            serde_json::from_value(limits[name].clone()).expect("a limit")
+        };
+        assert_eq!(of("regional-api").capacity, Some(100));
+        assert_eq!(of("global-api").mode, Some(Mode::Regional));
+        let exports = of("billing-exports");
+        assert_eq!(
+            (exports.quota, exports.mode),
+            (Some(10), Some(Mode::Strict))
+        );
     }
 
     #[test]
@@ -131,9 +159,21 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_and_what_this_build_lacks_are_said() {
+    fn the_strict_limit_is_spent_in_another_region() {
         let text = welcome(&plan(), None);
-        assert!(text.contains("not available in this build"));
+        let line = text
+            .lines()
+            .find(|line| line.contains("\"billing-exports\""));
+        assert!(
+            line.expect("a line").contains("http://127.0.0.1:7120/"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_delay_and_what_each_region_counts_alone_are_said() {
+        let text = welcome(&plan(), None);
+        assert!(text.contains("sharing it (approximate) comes later"));
         assert!(text.contains("take 40ms one way"));
     }
 }

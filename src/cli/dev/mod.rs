@@ -2,11 +2,13 @@
 //!
 //! - [`plan`]: which regions there are, their ports and their files. Pure.
 //! - [`region`]: one region's process, from its start to its end.
-//! - [`demo`]: the demo limits, and the lines that say how to try them.
+//! - [`cluster`]: the regions become one cluster. [`demo`]: its demo limits, and the lines that say how to try
+//!   them.
 //!
 //! The regions stop with this process, however it ends: their standard input is a pipe from here, and they
 //! stop when it closes. A region that dies is told and not restarted, so that its failure can be looked at.
 
+pub mod cluster;
 pub mod demo;
 pub mod plan;
 pub mod region;
@@ -147,12 +149,24 @@ async fn start_all(flags: Flags, plan: &Plan, running: &mut Vec<Running>) -> any
     for region in running.iter_mut() {
         region.ready().await?;
     }
-    for region in &plan.regions {
-        demo::apply(region)
-            .await
-            .with_context(|| format!("the demo limits of {} cannot be made", region.name))?;
+    let mut ends = ends_of(running);
+    tokio::select! {
+        formed = async {
+            cluster::formed(plan).await?;
+            cluster::with_demo_limits(plan).await
+        } => formed,
+        Some(Ok(Ended { region, status })) = ends.join_next() => {
+            bail!("region {region} ended before the regions were one cluster ({status}); its log is above")
+        }
     }
-    Ok(())
+}
+
+fn ends_of(running: &[Running]) -> JoinSet<Ended> {
+    let mut ends = JoinSet::new();
+    for region in running {
+        ends.spawn(region.end());
+    }
+    ends
 }
 
 /// Waits for the stop. A region that ends before is told; when none is left there is nothing to wait for.
@@ -161,10 +175,7 @@ async fn watch(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<Outcome> {
     let mut stop = std::pin::pin!(stop);
-    let mut ends = JoinSet::new();
-    for region in running.iter_mut() {
-        ends.spawn(region.end());
-    }
+    let mut ends = ends_of(running);
     loop {
         tokio::select! {
             biased;

@@ -147,6 +147,27 @@ impl Counters {
             .flat_map(move |counter| counter.epoch(epoch).map(Pool::window))
     }
 
+    /// The window of a counter that contains `at`; of several epochs the newest one's.
+    pub(super) fn at(
+        &self,
+        tenant: &str,
+        limit: &str,
+        key: &str,
+        at: Timestamp,
+    ) -> Option<(Account, &Pool)> {
+        let name = Name {
+            tenant: CompactString::new(tenant),
+            limit: LimitName::new(limit).ok()?,
+            key: CompactString::new(key),
+        };
+        let pools = self.counters.get(&name)?.pools.iter();
+        let ((epoch, _), pool) = pools.rev().find(|(_, pool)| {
+            let window = pool.window();
+            (window.start..window.end).contains(&at)
+        })?;
+        Some((name.account(*epoch), pool))
+    }
+
     pub(super) fn pool(&self, account: &Account, window: WindowId) -> Option<&Pool> {
         let counter = self.counters.get(&Name::of(account))?;
         counter.pools.get(&(account.epoch, window))

@@ -90,6 +90,24 @@ impl Proof {
         u64::try_from(used.max(0)).unwrap_or(u64::MAX)
     }
 
+    /// Whether everything adds up: every row, and the rows with what is left of the quota. Always, unless the
+    /// book is wrong; worked out from the numbers here alone, so that anyone can check it.
+    pub fn adds_up(&self) -> bool {
+        let rows = self.rows.iter().all(|row| {
+            let parts = [row.spent, row.held, row.returned, row.stranded];
+            parts.into_iter().map(u128::from).sum::<u128>() == u128::from(row.granted)
+        });
+        let out: i128 = self
+            .rows
+            .iter()
+            .map(|row| {
+                i128::from(row.granted) - i128::from(row.returned) + i128::from(row.charged)
+                    - i128::from(row.refunded)
+            })
+            .sum();
+        rows && self.free + i128::from(self.withheld) + out == i128::from(self.quota)
+    }
+
     /// Units that ended processes took with them.
     pub fn stranded(&self) -> u64 {
         self.rows

@@ -44,6 +44,8 @@ pub(super) struct Told {
     pub(super) need_to: u64,
     demand: u64,
     demand_at: Span,
+    /// Until when it believes that nothing is to be had, by the boot clock.
+    pub(super) dry_until: Span,
     pub(super) due: Vec<Due>,
 }
 

@@ -22,6 +22,9 @@ use crate::grants::message::Dry;
 use crate::grants::message::Recall;
 use crate::grants::message::ToRegion;
 
+/// A holder believes the word that nothing is to be had for so long: while it lasts, and as long again while it
+/// asks anew.
+const DRY_BELIEVED: Span = Span::from_seconds(2);
 /// A recall waits this long beyond 1.3 of the longest round trip.
 const ROUND_EXTRA: Span = Span::from_ms(30);
 
@@ -189,7 +192,7 @@ impl Leader {
 
     /// Tells a holder its committed total, and that the pool is dry if it is and a check waits.
     fn answer(
-        &self,
+        &mut self,
         now: Now,
         book: &Book,
         place: &Place,
@@ -225,7 +228,46 @@ impl Leader {
             standing: standing.unwrap_or_default(),
             stamp: self.stamp(now, echo),
         };
+        if let Some(desk) = self.desks.get_mut(place)
+            && let Some(told) = desk.told.get_mut(holder)
+        {
+            told.dry_until = if dry.is_some() {
+                now.boot.plus(DRY_BELIEVED)
+            } else {
+                Span::ZERO
+            };
+        }
         out.push(Action::Tell(holder.clone(), ToRegion::Answer(answer)));
+    }
+
+    /// Tells those who believe that there are no units that there are.
+    pub(super) fn unsay_dry(
+        &mut self,
+        now: Now,
+        book: &Book,
+        place: &Place,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(desk) = self.desks.get(place) else {
+            return;
+        };
+        let is_free = Plan::of(desk, &place.account, book, now).is_ok_and(|plan| plan.units() > 0);
+        if !is_free {
+            return;
+        }
+        let believers: Vec<Holder> = desk
+            .told
+            .iter()
+            .filter(|(holder, told)| {
+                told.dry_until > now.boot
+                    && book.is_newest(holder)
+                    && desk.in_flight(holder).is_none()
+            })
+            .map(|(holder, _)| holder.clone())
+            .collect();
+        for holder in believers {
+            self.answer(now, book, place, &holder, None, out);
+        }
     }
 
     /// An entry was applied: what it left unmet is hungry again, and those who waited for it are answered.

@@ -172,6 +172,7 @@ impl Reservation {
             Some(held) => {
                 let need_to = need_to(held, wanted);
                 held.asked.need_to = held.asked.need_to.max(need_to);
+                held.asked.want_to = need_to.saturating_add(more);
                 held.asked.last = Some(now.boot);
                 held.told_totals(now.boot);
                 Want {
@@ -185,6 +186,7 @@ impl Reservation {
             }
             None => {
                 self.blank.need_to = self.blank.need_to.max(wanted);
+                self.blank.want_to = wanted.saturating_add(more);
                 self.blank.last = Some(now.boot);
                 Want {
                     at: self.gap(now),

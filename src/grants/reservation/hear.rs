@@ -73,7 +73,8 @@ impl Reservation {
             .is_some_and(|held| held.window.id == answer.window.id);
         if is_current {
             self.serve(now, out);
-            self.note_supply(has_come, dry, now, out);
+            let is_free = answer.dry.is_none() && answer.standing.free > 0;
+            self.note_supply(has_come, is_free, dry, now, out);
             self.refill(now, out);
         }
         self.return_surplus(now, out);
@@ -82,7 +83,9 @@ impl Reservation {
         Some(now.boot.minus(flight.sent))
     }
 
-    /// Takes in why an ask can get no answer. The exchange has heard its stamp before.
+    /// Takes in why an ask can get no answer. The exchange has heard its stamp before. The caller drops a
+    /// [`Why::Changed`] to a version that it has: then the leader is the one that lags, and an answer comes
+    /// when it, or another, has caught up.
     pub fn refused(&mut self, refused: &Refused, now: &Now<'_>, out: &mut Vec<Effect>) {
         self.settle(now);
         if !self.is_ours(&refused.holder, &refused.account) {
@@ -199,6 +202,7 @@ impl Reservation {
     fn note_supply(
         &mut self,
         has_come: bool,
+        is_free: bool,
         dry: Option<DryWord>,
         now: &Now<'_>,
         out: &mut Vec<Effect>,
@@ -211,8 +215,11 @@ impl Reservation {
         let free = held.units().saturating_sub(promised);
         if has_come {
             held.dry = None;
-            let is_short = u128::from(free) * 10 < u128::from(self.target) * 9;
+            // Short of what was asked: what is worth holding may have risen since.
+            let is_short = held.received < held.asked.want_to.saturating_sub(self.target / 10);
             held.low_cap = if is_short { free.div_ceil(2) } else { u64::MAX };
+        } else if is_free {
+            held.dry = None;
         } else if dry.is_none() {
             held.low_cap = held.low_cap.min(free.div_ceil(2));
         }
@@ -239,6 +246,23 @@ impl Reservation {
         }
     }
 
+    /// After a silence, or to another leader: what may have been lost is told again.
+    fn tell_again(&mut self, now: &Now<'_>) {
+        let resumed = now.exchange.resumed();
+        if self.resumed == resumed.times {
+            return;
+        }
+        self.resumed = resumed.times;
+        // Asks may be lost too: those that wait are asked for again.
+        self.flights.clear();
+        self.due = now.boot;
+        let windows = [&mut self.past, &mut self.current, &mut self.next];
+        for held in windows.into_iter().flatten() {
+            held.tell_again(resumed.lost_since, now.boot);
+            self.due = self.due.min(held.report_at);
+        }
+    }
+
     /// Places the windows anew and lets those that are over go.
     pub(super) fn roll(&mut self, now: &Now<'_>) {
         if self.revision != now.exchange.revision() {
@@ -246,6 +270,7 @@ impl Reservation {
             for held in [&mut self.current, &mut self.next].into_iter().flatten() {
                 held.place(now.exchange);
             }
+            self.tell_again(now);
         }
         while let Some(held) = self.current.take_if(|held| held.until <= now.boot) {
             self.current = self.next.take();
@@ -271,14 +296,13 @@ fn heard_dry(dry: Dry, stamp: &LogStamp, now: &Now<'_>) -> Option<DryWord> {
     }
     let lasts = dry.lasts.min(DRY_MAX);
     let ends: Timestamp = stamp.log_time.plus(lasts);
-    let until = now
+    let is_over = now
         .exchange
         .not_after(ends)
-        .unwrap_or(Span::MAX)
-        .min(now.boot.plus(lasts));
+        .is_some_and(|over| over <= now.boot);
     let recall = now.exchange.slowest_refill().plus(RECALL_MARGIN);
-    (until > now.boot).then(|| DryWord {
-        until,
+    (!is_over).then(|| DryWord {
+        until: now.boot.plus(lasts),
         recalling_until: dry.recalling.then(|| now.boot.plus(recall)),
     })
 }

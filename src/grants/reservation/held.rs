@@ -39,6 +39,8 @@ pub(super) struct Told {
 pub(super) struct Asked {
     /// The highest `need_to` that was sent.
     pub(super) need_to: u64,
+    /// What was wanted by the last ask.
+    pub(super) want_to: u64,
     /// When the last ask was sent.
     pub(super) last: Option<Span>,
 }
@@ -59,9 +61,18 @@ pub(super) struct Held {
     pub(super) dry: Option<DryWord>,
     pub(super) told: Option<Told>,
     reported: Totals,
+    /// When totals last went out.
+    told_totals_at: Span,
     /// When the next report is due; [`Span::MAX`]: none.
     pub(super) report_at: Span,
     repeats: u8,
+}
+
+impl Told {
+    /// When it was told.
+    pub(super) const fn log_time(&self) -> Timestamp {
+        self.order.1
+    }
 }
 
 impl Held {
@@ -77,6 +88,7 @@ impl Held {
             dry: None,
             told: None,
             reported: Totals::default(),
+            told_totals_at: Span::ZERO,
             report_at: Span::MAX,
             repeats: 0,
         };
@@ -133,7 +145,7 @@ impl Held {
     /// Keeps the newest standing of any order of arrival.
     pub(super) fn tell(&mut self, pool: PoolStanding, stamp: &LogStamp, boot: Span) {
         let order = (stamp.term, stamp.log_time);
-        if self.told.is_none_or(|told| told.order < order) {
+        if self.told.is_none_or(|told| told.order <= order) {
             self.told = Some(Told {
                 pool,
                 boot: stamp.echo.filter(|sent| *sent <= boot).unwrap_or(boot),
@@ -151,10 +163,19 @@ impl Held {
 
     /// The totals go out with some message at `boot`: the next report of them can wait.
     pub(super) fn told_totals(&mut self, boot: Span) {
+        self.told_totals_at = boot;
         if self.totals != self.reported {
             self.reported = self.totals;
             self.repeats = 0;
             self.report_at = boot.plus(REPEAT_AFTER[0]);
+        }
+    }
+
+    /// What was told since `lost_since` may not have arrived: it is told again at once.
+    pub(super) fn tell_again(&mut self, lost_since: Span, boot: Span) {
+        if self.totals != Totals::default() && self.told_totals_at >= lost_since {
+            self.repeats = 0;
+            self.report_at = boot;
         }
     }
 
@@ -167,6 +188,7 @@ impl Held {
             self.told_totals(boot);
             return true;
         }
+        self.told_totals_at = boot;
         self.repeats = self.repeats.saturating_add(1);
         self.report_at = REPEAT_AFTER
             .get(usize::from(self.repeats))

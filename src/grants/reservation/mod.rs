@@ -23,6 +23,9 @@
 //!   [`Reservation::due`] names.
 //! - `cost` 0 only looks: it is always `Ready` and waits for nothing.
 //!
+//! - A check that waits at several reservations is retried whenever one of them has its units. Wakes of one
+//!   waiter have growing rests between them, so two checks that lack each other's units cannot spin.
+//!
 //! **Windows.** Units belong to a window of log time and are used only between its `not_before` and
 //! `not_after` on the own boot clock ([`Exchange`]). Between two windows there is a gap of about a round
 //! trip in which checks wait for the next one. Units of the next window are asked for ahead.
@@ -65,6 +68,7 @@ use crate::grants::reservation::held::Held;
 use crate::grants::reservation::queue::Queue;
 
 pub use crate::grants::reservation::view::View;
+pub use crate::grants::reservation::view::used;
 
 /// The least time after which a refused caller is told to come back.
 pub const RETRY_AFTER_MIN: Span = Span::from_seconds(1);
@@ -156,6 +160,8 @@ pub struct Reservation {
     target: u64,
     /// The revision of the exchange that the windows were placed by.
     revision: u32,
+    /// How often the talk with the leader had gone on anew by then.
+    resumed: u32,
     /// When a leader last answered something about this account.
     answered: Option<Span>,
     due: Span,
@@ -184,6 +190,7 @@ impl Reservation {
             low: 0,
             target: 0,
             revision: u32::MAX,
+            resumed: 0,
             answered: None,
             due: Span::MAX,
             is_draining: false,
@@ -414,7 +421,7 @@ impl Reservation {
         };
         if held.is_usable(now.boot) {
             let free = held.units().saturating_sub(queue.promised());
-            queue.wake(free, |ticket| {
+            queue.wake(free, now.boot, |ticket| {
                 out.push(Effect::Wake(ticket, Verdict::Retry));
             });
         }

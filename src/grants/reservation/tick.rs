@@ -63,13 +63,8 @@ impl Reservation {
         let Some(queue) = &mut self.queue else {
             return;
         };
-        let mut has_left = false;
-        while let Some((waiter, was_woken)) = queue.overdue(now.boot) {
-            has_left = true;
-            if was_woken {
-                // It has its verdict.
-                continue;
-            }
+        let before = queue.first_deadline();
+        while let Some(waiter) = queue.overdue(now.boot) {
             let free = match &self.current {
                 Some(held) if held.is_usable(now.boot) => {
                     held.units().saturating_sub(queue.promised())
@@ -81,6 +76,7 @@ impl Reservation {
             let is_dry = held.is_some_and(|held| held.believed_dry(now.boot).is_some());
             let verdict = if free >= waiter.units {
                 // What it lacks is another limit, which has the last word.
+                queue.put_late(waiter);
                 Verdict::Retry
             } else if was_answered || is_dry {
                 let retry_after = held.map_or(super::RETRY_AFTER_MIN, |held| held.retry_after(now));
@@ -90,7 +86,7 @@ impl Reservation {
             };
             out.push(Effect::Wake(waiter.ticket, verdict));
         }
-        if has_left {
+        if queue.first_deadline() != before {
             self.serve(now, out);
             self.return_surplus(now, out);
         }
@@ -143,6 +139,7 @@ impl Reservation {
             .as_ref()
             .is_some_and(|held| held.is_usable(now.boot));
         let begins = if is_running { Span::MAX } else { begins };
-        deadline.min(begins).min(self.next_ask(now))
+        let rest = queue.next_rest(now.boot).unwrap_or(Span::MAX);
+        deadline.min(begins).min(rest).min(self.next_ask(now))
     }
 }

@@ -1,6 +1,7 @@
 //! How a window stands, for answers and people. No decision rests on it.
 
 use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
 use crate::domain::time::Window;
 use crate::grants::account::PoolStanding;
 use crate::grants::reservation::Now;
@@ -19,6 +20,8 @@ pub struct View {
     pub held: u64,
     /// What the leader told last; `None` before that.
     pub standing: Option<PoolStanding>,
+    /// The log time at which it was told.
+    pub told_at: Option<Timestamp>,
     /// Units known to be used in all regions: at least `spent`.
     pub used: u64,
     /// The quota less what is used and stranded.
@@ -43,12 +46,13 @@ impl Reservation {
             },
             |told| told.pool,
         );
-        let used = used(&pool, held);
+        let used = used(&pool, held.totals.spent);
         Some(View {
             window: held.window,
             spent: held.totals.spent,
             held: held.units(),
             standing: told.map(|told| told.pool),
+            told_at: told.map(|told| told.log_time()),
             used,
             remaining: pool
                 .quota
@@ -60,9 +64,11 @@ impl Reservation {
     }
 }
 
-fn used(pool: &PoolStanding, held: &Held) -> u64 {
-    let others = pool.used.saturating_sub(pool.used_by_holder);
-    others.saturating_add(held.totals.spent)
+/// Units used in all regions when this process has spent `spent`, which it knows better than `pool` does.
+/// What was given back of its own is in `pool.used` alone, so the others' part by itself may be below zero.
+pub fn used(pool: &PoolStanding, spent: u64) -> u64 {
+    let since = spent.saturating_sub(pool.used_by_holder);
+    pool.used.saturating_add(since)
 }
 
 fn ends_in(held: &Held, now: &Now<'_>) -> Span {
@@ -76,7 +82,7 @@ impl Held {
     /// window's end when all of the quota is known to be gone for good.
     pub(super) fn retry_after(&self, now: &Now<'_>) -> Span {
         let is_used_up = self.told.is_some_and(|told| {
-            let gone = used(&told.pool, self).saturating_add(told.pool.stranded);
+            let gone = used(&told.pool, self.totals.spent).saturating_add(told.pool.stranded);
             told.pool.free == 0 && gone >= told.pool.quota
         });
         let wait = if is_used_up {

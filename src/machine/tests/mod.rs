@@ -2,6 +2,7 @@
 
 mod charges;
 mod gives;
+mod ledger;
 mod replay;
 
 use serde_json::json;

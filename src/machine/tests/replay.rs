@@ -1,6 +1,8 @@
 //! The same entries give the same machine, also over a snapshot.
 
-use proptest::prelude::*;
+use proptest::prelude::ProptestConfig;
+use proptest::prelude::prop_assert_eq;
+use proptest::prelude::proptest;
 
 use super::Scene;
 use super::keyed;
@@ -94,6 +96,7 @@ proptest! {
         }
         prop_assert_eq!(original.log_time(), copy.log_time());
         prop_assert_eq!(original.book(), copy.book());
+        prop_assert_eq!(&original.closed, &copy.closed);
         prop_assert_eq!(original.catalogue(), copy.catalogue());
     }
 }

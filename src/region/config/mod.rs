@@ -35,6 +35,8 @@ use resolve::Problem;
 use resolve::Resolved;
 use secret::Secret;
 
+pub use settle::peer_address;
+
 /// The most values of the label `endpoint` that a region lets through.
 pub const ENDPOINTS_MAX: usize = 100;
 /// The most bytes of a region's file.

@@ -393,19 +393,32 @@ fn peer_latency(r: &mut Resolver<'_>, given: Given<String>, faults_enabled: bool
 }
 
 fn peer_url(r: &mut Resolver<'_>, written: &Spanned<String>) -> Option<String> {
-    let url = written.get_ref();
+    match peer_address(written.get_ref()) {
+        Ok(url) => Some(url),
+        Err(message) => {
+            let line = r.line(written.span().start);
+            r.problem(&line, "peers.url", message);
+            None
+        }
+    }
+}
+
+/// The address of a peer listener as it is kept.
+///
+/// # Errors
+/// When `url` is none.
+pub fn peer_address(url: &str) -> Result<String, String> {
     let is_plain = reqwest::Url::parse(url).is_ok_and(|url| {
         let has_no_more =
             matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
         url.scheme() == "http" && url.host_str().is_some() && has_no_more
     });
     if is_plain {
-        return Some(url.trim_end_matches('/').to_owned());
+        return Ok(url.trim_end_matches('/').to_owned());
     }
-    let line = r.line(written.span().start);
-    let message = format!("\"{url}\" is not a peer's address; write http://HOST:PORT");
-    r.problem(&line, "peers.url", message);
-    None
+    Err(format!(
+        "\"{url}\" is not a peer's address; write http://HOST:PORT"
+    ))
 }
 
 fn span(

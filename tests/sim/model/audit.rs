@@ -19,7 +19,7 @@ pub struct WindowAudit {
     pub charged: u64,
     /// Given back through the log.
     pub refunded: u64,
-    /// Spent and charged before the counter's last reset; `None` in the newest epoch.
+    /// Spent and charged before the book opened a newer epoch of the same window; `None` in the newest.
     pub when_superseded: Option<u64>,
 }
 
@@ -30,8 +30,8 @@ impl WindowAudit {
         used - self.refunded
     }
 
-    /// Used since the counter's last reset: all of the newest epoch, and what was still spent of others.
-    fn used_since_reset(&self) -> u64 {
+    /// All of the newest epoch, and of others what was used beside it.
+    fn used_beside_newest(&self) -> u64 {
         self.when_superseded.map_or(self.used(), |then| {
             (self.spent + self.charged).saturating_sub(then)
         })
@@ -42,8 +42,10 @@ impl WindowAudit {
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     pub windows: BTreeMap<(Account, WindowId), WindowAudit>,
-    /// By counter: since when, which epoch, which quota.
-    quotas: BTreeMap<usize, Vec<(Timestamp, u64, u64)>>,
+    /// By counter: since when, which quota.
+    quotas: BTreeMap<usize, Vec<(Timestamp, u64)>>,
+    /// The newest epoch that the book has in a window of a counter.
+    newest: BTreeMap<(usize, WindowId), u64>,
     pub checks: u64,
     pub local: u64,
     pub granted: u64,
@@ -55,7 +57,6 @@ pub struct Audit {
     pub unavailable: u64,
     pub keyed: u64,
     pub keyed_charged: u64,
-    pub keyed_unknown: u64,
     pub refunds: u64,
     pub entries: u64,
     pub faults: BTreeMap<&'static str, u64>,
@@ -73,19 +74,23 @@ impl Audit {
         *self.faults.entry(kind).or_default() += 1;
     }
 
-    /// The log puts `quota` in force for the newest epoch of a counter.
+    /// The log puts `quota` in force for a counter.
     pub fn in_force(&mut self, log: Timestamp, account: &Account, quota: u64) {
+        let history = self.quotas.entry(counter_of(account)).or_default();
+        history.push((log, quota));
+    }
+
+    /// The book knows a window of an account. Of older epochs it keeps back what may still be spent there.
+    pub fn opened(&mut self, account: &Account, window: WindowId) {
         let counter = counter_of(account);
-        let history = self.quotas.entry(counter).or_default();
-        let is_reset = history
-            .last()
-            .is_some_and(|(_, epoch, _)| *epoch < account.epoch);
-        history.push((log, account.epoch, quota));
-        if is_reset {
-            for ((known, _), window) in &mut self.windows {
-                if counter_of(known) == counter && known.epoch < account.epoch {
-                    window.when_superseded = Some(window.spent + window.charged);
-                }
+        let newest = self.newest.entry((counter, window)).or_default();
+        if account.epoch <= *newest {
+            return;
+        }
+        *newest = account.epoch;
+        for ((known, id), audit) in &mut self.windows {
+            if counter_of(known) == counter && *id == window && known.epoch < account.epoch {
+                audit.when_superseded = Some(audit.spent + audit.charged);
             }
         }
     }
@@ -94,7 +99,7 @@ impl Audit {
     pub fn quota_max(&self, counter: usize, window: WindowId) -> u64 {
         let opens = Timestamp::from_nanos(window.0).minus(PREFETCH_MAX);
         let mut most = 0;
-        for (since, _, quota) in self.quotas[&counter].iter().rev() {
+        for (since, quota) in self.quotas[&counter].iter().rev() {
             most = most.max(*quota);
             if *since <= opens {
                 break;
@@ -104,13 +109,12 @@ impl Audit {
     }
 
     pub fn window(&mut self, account: &Account, window: WindowId) -> &mut WindowAudit {
-        let epoch = self.quotas[&counter_of(account)]
-            .last()
-            .map_or(0, |(_, epoch, _)| *epoch);
+        let newest = self.newest.get(&(counter_of(account), window));
+        let is_superseded = newest.is_some_and(|newest| account.epoch < *newest);
         self.windows
             .entry((account.clone(), window))
             .or_insert_with(|| WindowAudit {
-                when_superseded: (account.epoch < epoch).then_some(0),
+                when_superseded: is_superseded.then_some(0),
                 ..WindowAudit::default()
             })
     }
@@ -125,15 +129,15 @@ impl Audit {
             "S2: {} of {quota} used in {account:?} {window:?}",
             own.used(),
         );
-        let mut since_reset = 0;
+        let mut together = 0;
         for ((known, id), audit) in &self.windows {
             if counter_of(known) == counter && *id == window {
-                since_reset += audit.used_since_reset();
+                together += audit.used_beside_newest();
             }
         }
         assert!(
-            since_reset <= quota,
-            "S2: {since_reset} of {quota} used since the reset of {counter} in {window:?}"
+            together <= quota,
+            "S2: {together} of {quota} used by the newest epoch of {counter} and beside it in {window:?}"
         );
     }
 

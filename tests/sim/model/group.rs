@@ -177,6 +177,16 @@ impl World {
 
     fn audit_entry(&mut self, pending: &Pending, outcome: &Outcome) {
         let book = &self.group.truth.book;
+        let told = match &pending.entry {
+            Entry::Transfer(transfer) => Some((&transfer.account, transfer.window.id)),
+            Entry::Keyed { charge, .. } => Some((&charge.account, charge.window.id)),
+            _ => None,
+        };
+        if let Some((account, window)) = told
+            && book.window(account, window).is_some()
+        {
+            self.audit.opened(account, window);
+        }
         match &pending.entry {
             Entry::Transfer(transfer) => {
                 self.audit.entries += 1;

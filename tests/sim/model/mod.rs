@@ -1,13 +1,15 @@
 //! Regions with the real machines of `highwater::grants` over a model of the Raft group, in virtual time.
 //!
-//! `World` owns everything and takes one event after another. Files: `region` (a process and its checks),
-//! `leading` (a leader region), `group` (the log: what commits when, who leads), `replica` (what the log
+//! `World` owns everything and takes one event after another. Files: `region` (a process and what it holds),
+//! `checks`, `keyed`, `leading` (a leader region), `group` (the log: what commits when, who leads), `replica` (what the log
 //! drives), `net`, `clock`, `traffic`, `faults`, `audit`.
 
 pub mod audit;
+pub mod checks;
 pub mod clock;
 pub mod faults;
 pub mod group;
+pub mod keyed;
 pub mod leading;
 pub mod net;
 pub mod region;
@@ -111,8 +113,8 @@ pub fn faulty(seed: u64) -> Setup {
     let window = rng.between(4, 31) * SECOND;
     let quota = [5, 40, 300, 1_500][rng.between(0, 4) as usize];
     let load = [0.5, 0.9, 2.0, 5.0][rng.between(0, 4) as usize];
-    // No more than some 100 units a second, for the simulation's sake.
-    let load = f64::min(load, 100.0 * (window / SECOND) as f64 / quota as f64);
+    // No more than some 80 units a second, for the simulation's sake.
+    let load = f64::min(load, 80.0 * (window / SECOND) as f64 / quota as f64);
     let mut setup = Setup::new(seed, quota, load, traffic);
     setup.regions = [1, 3, 5, 5][rng.between(0, 4) as usize];
     setup.counters = rng.between(1, 3) as usize;
@@ -276,7 +278,9 @@ impl World {
         for region in 0..world.setup.regions {
             world.start(region);
             let first = world.regions[region].source.next(&mut world.rng, begins);
-            world.schedule(first, Event::Arrive(region));
+            if first < ends {
+                world.schedule(first, Event::Arrive(region));
+            }
         }
         world.elect(0);
         world.plan_faults();
@@ -403,6 +407,33 @@ impl World {
 
     fn finish(&mut self) {
         self.assert_everybody_was_answered();
+        self.assert_all_is_well_again();
+    }
+
+    /// Some seconds after the last fault there is a leader, and everybody knows it and the catalogue.
+    fn assert_all_is_well_again(&self) {
+        let leading = self
+            .group
+            .leader
+            .and_then(|leader| self.leadings.get(&leader));
+        let leads = leading.is_some_and(|leading| leading.leader.is_some());
+        assert!(leads, "nobody leads");
+        let version = self.group.truth.catalogue.version;
+        for process in self
+            .regions
+            .iter()
+            .filter_map(|region| region.process.as_ref())
+        {
+            let known = process.catalogue.as_ref().map(|known| known.version);
+            let holder = &process.holder;
+            assert_eq!(known, Some(version), "{holder:?} has an old catalogue");
+            let term = process.leader.map(|(term, _)| term);
+            assert_eq!(term, Some(self.group.term), "{holder:?} asks an old leader");
+            assert!(
+                self.group.truth.book.is_newest(holder),
+                "{holder:?} is not enrolled"
+            );
+        }
     }
 
     /// Units that were wanted and not used, over all windows with traffic.

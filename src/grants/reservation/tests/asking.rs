@@ -185,3 +185,54 @@ fn changed_totals_are_told_after_100_ms_and_twice_more() {
     assert_eq!(reports.len(), 2);
     assert!(reports.iter().all(|report| report.totals.spent == 1));
 }
+
+#[test]
+fn totals_that_a_silence_may_have_swallowed_are_told_again_when_it_is_over() {
+    let mut scene = Scene::new(100, 600_000);
+    scene.granted(10, None, None);
+    scene.pass(500);
+    scene.hear_clock();
+    scene.pass(1_900);
+    assert!(scene.spend(1));
+    scene.pass(20_000);
+    assert_eq!(scene.reports().len(), 3);
+    scene.pass(100_000);
+    assert_eq!(scene.reports(), []);
+    scene.hear_clock();
+    scene.with(Reservation::tick);
+    let reports = scene.reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0].totals.spent, 1);
+    // What was told and heard of before needs no more telling.
+    scene.pass(20_000);
+    assert_eq!(scene.reports().len(), 1);
+    for _ in 0..200 {
+        scene.pass(200);
+        scene.hear_clock();
+    }
+    scene.pass(20_000);
+    scene.hear_clock();
+    scene.with(Reservation::tick);
+    assert_eq!(scene.reports(), []);
+}
+
+#[test]
+fn another_leader_is_told_what_the_last_one_may_have_kept_to_itself() {
+    let mut scene = Scene::new(100, 600_000);
+    scene.granted(10, None, None);
+    assert!(scene.spend(3));
+    scene.pass(200);
+    assert_eq!(scene.reports().len(), 1);
+    scene.hear_clock();
+    scene.with(Reservation::tick);
+    assert_eq!(scene.reports(), []);
+    let stamp = LogStamp {
+        term: 2,
+        ..scene.stamp(Some(scene.boot.minus(HALF_TRIP)))
+    };
+    scene.exchange.heard(&stamp, scene.boot);
+    scene.with(Reservation::tick);
+    let reports = scene.reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0].totals.spent, 3);
+}

@@ -49,6 +49,8 @@ fn one_who_lacks_another_limit_is_passed_over_and_blocks_nobody() {
     // Its units are gone: now it waits for units again, and its first deadline holds.
     scene.wait(1, 2, 9_000);
     scene.granted(5, None, None);
+    assert_eq!(scene.verdicts(), [], "it was woken a moment ago");
+    scene.pass(1);
     assert_eq!(scene.verdicts(), [(1, Verdict::Retry)]);
     scene.wait(1, 2, 9_000);
     scene.pass(450);
@@ -57,7 +59,11 @@ fn one_who_lacks_another_limit_is_passed_over_and_blocks_nobody() {
         [(1, Verdict::Retry)],
         "the other limit has the last word"
     );
-    assert!(scene.reservation.queue.is_none());
+    scene.pass(10_000);
+    assert!(
+        scene.reservation.queue.is_none(),
+        "who never comes back is forgotten"
+    );
 }
 
 #[test]

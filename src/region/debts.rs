@@ -1,0 +1,147 @@
+//! What strict limits let through while the leader was out of reach, to be debited once it is back.
+//!
+//! Such answers are marked degraded and are outside of what a strict limit promises. Their units are charged
+//! afterwards, as far as the window still has some, so that the rest of the window is not given away twice.
+//! A window that has ended owes nothing any more. The table is bounded; what does not fit is not debited, and
+//! counted as lost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use crate::domain::decision::Decision;
+use crate::domain::limit::Rule;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::grants::account::Account;
+use crate::ledger::check::Outcome;
+use crate::ledger::check::Request;
+use crate::machine::charge::Charge;
+use crate::machine::charge::ChargeItem;
+use crate::machine::command::Command;
+use crate::region::leading::window_of;
+use crate::region::state::Region;
+use crate::region::strict;
+
+/// Counters that may owe at once.
+const ACCOUNTS_MAX: usize = 100_000;
+/// Debts that are paid in one go.
+const PAID_AT_ONCE: usize = 64;
+/// How long paying one debt may take.
+const PAY_DEADLINE: Span = Span::from_seconds(2);
+/// A debt is not paid so shortly before its window ends, lest the next one pays it.
+const MARGIN: Span = Span::from_seconds(1);
+
+#[derive(Clone, Copy, Debug)]
+struct Debt {
+    units: u64,
+    /// From here on nothing is owed.
+    until: Timestamp,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Debts {
+    owed: Mutex<BTreeMap<Account, Debt>>,
+    lost: AtomicU64,
+}
+
+/// When what was let through at `now` is owed no more.
+fn until(rule: &Rule, now: Timestamp) -> Timestamp {
+    match rule {
+        Rule::SlidingWindow { window, .. } | Rule::SlidingLog { window, .. } => now.plus(*window),
+        Rule::TokenBucket { per, .. } | Rule::LeakyBucket { per, .. } => now.plus(*per),
+        // What is held ends with its hold.
+        Rule::Concurrency { .. } => now,
+        Rule::FixedWindow { .. } | Rule::CalendarWindow { .. } => {
+            window_of(rule, now).map_or(now, |window| window.end)
+        }
+    }
+}
+
+impl Debts {
+    /// Notes the units of strict limits that the failure policy let through.
+    pub fn note(&self, request: &Request<'_>, outcome: &Outcome) {
+        if !outcome.allowed || request.judge_only {
+            return;
+        }
+        for (item, told) in request.items.iter().zip(&outcome.items) {
+            let owes = told.degraded && told.decision == Decision::Allow && item.cost > 0;
+            if !owes || !strict::is_strict(item) {
+                continue;
+            }
+            let mut owed = self.owed.lock();
+            let account = strict::account(request.tenant, item);
+            if owed.len() >= ACCOUNTS_MAX && !owed.contains_key(&account) {
+                self.lost.fetch_add(item.cost, Ordering::Relaxed);
+                continue;
+            }
+            let until = until(&item.limit.rule, request.now);
+            let debt = owed.entry(account).or_insert(Debt { units: 0, until });
+            if debt.until < request.now {
+                debt.units = 0;
+            }
+            debt.units = debt.units.saturating_add(item.cost);
+            debt.until = until;
+        }
+    }
+
+    /// Units that could not be noted.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Takes out what is to be paid next.
+    fn next(&self, now: Timestamp) -> Vec<(Account, Debt)> {
+        let mut owed = self.owed.lock();
+        owed.retain(|_, debt| now.plus(MARGIN) < debt.until);
+        let next: Vec<Account> = owed.keys().take(PAID_AT_ONCE).cloned().collect();
+        next.into_iter()
+            .filter_map(|account| owed.remove_entry(&account))
+            .collect()
+    }
+
+    /// Puts back what could not be paid.
+    fn put_back(&self, account: Account, debt: Debt) {
+        let mut owed = self.owed.lock();
+        let known = owed.entry(account).or_insert(Debt { units: 0, ..debt });
+        known.units = known.units.saturating_add(debt.units);
+    }
+}
+
+impl Region {
+    /// Debits what was let through while the leader was out of reach, as far as units are free.
+    pub async fn pay_debts(self: &Arc<Self>) {
+        for (account, debt) in self.debts.next(self.clock.now()) {
+            let request = self.requests.next(self.reservations.holder());
+            let number = request.number;
+            let charge = Charge {
+                request,
+                tenant: account.tenant.clone(),
+                items: vec![ChargeItem {
+                    limit: account.limit.clone(),
+                    key: account.key.clone(),
+                    epoch: account.epoch,
+                    units: debt.units,
+                    window: None,
+                    told: None,
+                }],
+                hold: None,
+                keyed: None,
+                local: Vec::new(),
+                up_to: true,
+            };
+            let paid = self
+                .propose_until_known(Command::Charge(charge), PAY_DEADLINE)
+                .await;
+            self.requests.answered(number);
+            if let Err(crate::region::proposals::ProposeError::Unavailable(_)) = paid {
+                self.debts.put_back(account, debt);
+                return;
+            }
+        }
+    }
+}
