@@ -402,7 +402,8 @@ impl Region {
                 }
                 Ended::Decided(settled(outcome))
             }
-            Ok(Ok(Charged::NotTaken(_)) | Err(_)) => {
+            Ok(not_taken @ (Ok(Charged::NotTaken(_)) | Err(_))) => {
+                tracing::debug!(?not_taken, "the log did not decide a check");
                 self.undo(request, &outcome);
                 for place in &parts.led {
                     let limit = request.items[*place].limit;

@@ -14,7 +14,8 @@
 //!   up from all regions, to the last unit.
 //!
 //! `cargo test --test chaos` runs for 25 s. `HIGHWATER_CHAOS_SECONDS`, `HIGHWATER_CHAOS_REGIONS` (3; up to 5),
-//! `HIGHWATER_CHAOS_SEED` and `HIGHWATER_CHAOS_CALLERS` (per region) change the run; all are printed. Logs of
+//! `HIGHWATER_CHAOS_SEED` and `HIGHWATER_CHAOS_CALLERS` (per region) change the run; all are printed.
+//! `HIGHWATER_CHAOS_KEEP=1` keeps everything. Logs of
 //! the processes, data and the answers behind a violation are kept when it fails, in a directory whose name
 //! is printed.
 
@@ -66,7 +67,9 @@ fn strict_limits_hold_under_faults() {
     let root = directory.keep();
     println!("logs, data and findings: {}", root.display());
     runtime.block_on(run(&root));
-    std::fs::remove_dir_all(&root).expect("what a good run leaves is removed");
+    if std::env::var_os("HIGHWATER_CHAOS_KEEP").is_none() {
+        std::fs::remove_dir_all(&root).expect("what a good run leaves is removed");
+    }
 }
 
 async fn run(root: &std::path::Path) {
