@@ -34,6 +34,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::domain::name::LimitName;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
@@ -425,6 +426,16 @@ impl Book {
     /// Open counters, over all tenants.
     pub fn counters(&self) -> usize {
         self.counters.len()
+    }
+
+    /// Whether any window of a counter is open, whatever its epoch.
+    pub fn counts(&self, tenant: &str, limit: &LimitName, key: &str) -> bool {
+        self.counters.contains(tenant, limit, key)
+    }
+
+    /// Whether any window of a tenant's counters is open.
+    pub fn counts_tenant(&self, tenant: &str) -> bool {
+        self.counters.contains_tenant(tenant)
     }
 
     /// The account of every open window, in order.

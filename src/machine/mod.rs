@@ -190,7 +190,14 @@ impl Machine {
             Err(error) => return Reply::Invalid(error.to_string()),
         };
         let index = self.catalogue_index + 1;
-        match self.catalogue.apply(index, self.log_time, &entry) {
+        let book = &self.book;
+        let applied = self
+            .catalogue
+            .apply_beside(index, self.log_time, &entry, &|tenant, key| match key {
+                Some((limit, key)) => book.counts(tenant.as_str(), limit, key.as_str()),
+                None => book.counts_tenant(tenant.as_str()),
+            });
+        match applied {
             Ok(applied) => {
                 self.catalogue_index = index;
                 if self.audit.len() == AUDIT_ROWS_MAX {
