@@ -186,12 +186,16 @@ impl Life {
     }
 
     pub fn tick_leader(self: &Arc<Self>) {
-        self.lead(|leading, machine, now, out| {
-            let wake = leading.leader.next_wake();
-            if wake.is_some_and(|wake| wake <= now.boot) {
+        let wake = {
+            let core = self.core.lock();
+            let leading = core.leading.as_ref();
+            leading.and_then(|leading| leading.leader.next_wake())
+        };
+        if wake.is_some_and(|wake| wake <= self.boot()) {
+            self.lead(|leading, machine, now, out| {
                 leading.leader.tick(now, machine.book(), out);
-            }
-        });
+            });
+        }
     }
 
     /// The catalogue has changed: open windows get the quota that is in force.

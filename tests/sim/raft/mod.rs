@@ -290,7 +290,7 @@ impl Sim {
         }
         self.heal().await;
         // Callers end, then what is left of the windows.
-        self.sleep(20 * SECOND).await;
+        self.sleep(12 * SECOND).await;
         self.settle().await;
     }
 

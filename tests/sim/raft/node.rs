@@ -88,7 +88,7 @@ pub struct Life {
 }
 
 fn config(seed: u64) -> Config {
-    let (snapshot, kept) = [(40, 10), (150, 50), (600, 100)][(seed % 3) as usize];
+    let (snapshot, kept) = [(12, 3), (40, 10), (150, 30)][(seed % 3) as usize];
     let config = Config {
         cluster_name: "simulated".to_owned(),
         heartbeat_interval: 250,

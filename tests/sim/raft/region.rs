@@ -136,11 +136,16 @@ impl Life {
     }
 
     pub fn tick_region(&self) {
-        for account in self.seats() {
+        let boot = self.boot();
+        let mut due = Vec::new();
+        for (account, seat) in &self.desk.lock().seats {
+            if seat.reservation.due() <= boot {
+                due.push(account.clone());
+            }
+        }
+        for account in due {
             self.seat(&account, |reservation, now, out| {
-                if reservation.due() <= now.boot {
-                    reservation.tick(now, out);
-                }
+                reservation.tick(now, out);
             });
             self.audit_seat(&account);
             let mut desk = self.desk.lock();

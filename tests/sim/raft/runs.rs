@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use super::Report;
 use super::Setup;
+use super::faults::Faults;
 use super::run;
 
 /// How many seeds are always tried.
@@ -81,4 +82,17 @@ fn raft_replay() {
     println!("{totals:#?}");
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
     assert!(totals["entries"] > 0);
+}
+
+#[test]
+fn raft_without_faults_every_check_is_answered() {
+    let mut setup = Setup::of(2);
+    setup.faults = Faults::default();
+    let report = run(setup);
+    assert_eq!(report.broken, Vec::<String>::new());
+    let told = |word| report.checks.get(word).copied().unwrap_or(0);
+    for never in ["out of reach", "unavailable", "charge unknown"] {
+        assert_eq!(told(never), 0, "{never}: {report:?}");
+    }
+    assert!(told("granted") > 50 && told("charged") > 5, "{report:?}");
 }
