@@ -302,13 +302,13 @@ impl Region {
         let mut begins = true;
         while !ended.is_empty() && started.elapsed() < GATHERING_MAX {
             let is_done = self.lead(|leading, machine, now, out| {
-                // All of them, whichever is done.
-                ended.iter().fold(true, |is_done, account| {
-                    leading
+                let mut is_done = true;
+                for account in &ended {
+                    is_done &= leading
                         .leader
-                        .gather(now, machine.book(), account, begins, out)
-                        && is_done
-                })
+                        .gather(now, machine.book(), account, begins, out);
+                }
+                is_done
             });
             if is_done != Some(false) {
                 return;
