@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::domain::time::Span;
 use crate::grants::reservation::Ticket;
+use crate::grants::reservation::Times;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -89,7 +90,7 @@ impl Queue {
 
     /// Puts a check at the end; one that is there keeps its place and its deadline, falls asleep and needs
     /// `units` from now on.
-    pub(super) fn put(&mut self, ticket: Ticket, units: u64, came: Span, deadline: Span) {
+    pub(super) fn put(&mut self, ticket: Ticket, units: u64, times: Times) {
         if let Some(place) = self.places.get(&ticket).copied() {
             self.change(place, |waiter| {
                 waiter.units = units;
@@ -103,8 +104,8 @@ impl Queue {
         let waiter = Waiter {
             ticket,
             units,
-            came,
-            deadline,
+            came: times.came,
+            deadline: times.deadline,
             state: State::Asleep,
         };
         self.enter(place, waiter);

@@ -17,6 +17,7 @@ use highwater::grants::reservation::Now;
 use highwater::grants::reservation::Reservation;
 use highwater::grants::reservation::Spend;
 use highwater::grants::reservation::Ticket;
+use highwater::grants::reservation::Times;
 use highwater::grants::reservation::Verdict;
 
 use super::Event;
@@ -512,6 +513,10 @@ impl World {
             self.end_check(holder, id, false);
             return Decided::Refused;
         }
+        let times = Times {
+            came: self.clock(index(&holder.region)).boot(check.came),
+            deadline: check.deadline,
+        };
         for ((account, units), spend) in items.iter().zip(said) {
             if spend == Spend::Short || check.waits_at.contains(account) {
                 if let Some(check) = self
@@ -521,7 +526,7 @@ impl World {
                     check.waits_at.insert(account.clone());
                 }
                 self.seat(holder, account, |reservation, now, out| {
-                    reservation.wait(Ticket(id), *units, check.deadline, now, out);
+                    reservation.wait(Ticket(id), *units, times, now, out);
                 });
             }
         }
