@@ -17,6 +17,7 @@ use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::grants::reservation::Ticket;
+use crate::grants::reservation::Times;
 use crate::grants::reservation::Verdict;
 use crate::ledger::check::Item;
 use crate::ledger::check::ItemOutcome;
@@ -138,7 +139,7 @@ impl<'a, 'b> Places<'a, 'b> {
     }
 
     /// Waits at the reservations that are short; gives the first word that any of them has, and whose.
-    async fn wait(&mut self, short: &[usize], deadline: Span) -> Option<(usize, Verdict)> {
+    async fn wait(&mut self, short: &[usize], times: Times) -> Option<(usize, Verdict)> {
         let mut effects = Vec::new();
         let boot = self.region.clock.boot();
         for place in short {
@@ -148,7 +149,7 @@ impl<'a, 'b> Places<'a, 'b> {
             self.region
                 .reservations
                 .with(&want.account, boot, |reservation, now| {
-                    reservation.wait(ticket, want.units, deadline, now, &mut effects);
+                    reservation.wait(ticket, want.units, times, now, &mut effects);
                 });
         }
         self.region.carry_out(effects);
@@ -216,7 +217,11 @@ impl Region {
         needs_disk: bool,
         together: &impl Fn(&Outcome) -> Together,
     ) -> Ended {
-        let deadline = self.clock.boot().plus(self.max_wait(terms));
+        let came = self.clock.boot();
+        let times = Times {
+            came,
+            deadline: came.plus(self.max_wait(terms)),
+        };
         let mut places = Places::new(self, parts);
         loop {
             let stepped = if needs_disk && parts.led.is_empty() {
@@ -233,7 +238,7 @@ impl Region {
                 Stepped::Decided(outcome) => return Ended::Decided(outcome),
                 Stepped::Short(short) => short,
             };
-            let Some((place, verdict)) = places.wait(&short, deadline).await else {
+            let Some((place, verdict)) = places.wait(&short, times).await else {
                 return Ended::Changed;
             };
             let want = &parts.wants[place];
