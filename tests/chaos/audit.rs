@@ -35,6 +35,11 @@ struct Sum {
     answers: Vec<usize>,
 }
 
+/// A counter: whose, which key, in which epoch.
+type Counter<K> = (&'static str, K, u64);
+/// A charge: when it was sent and answered, and its units.
+type Timed = (i64, i64, u64);
+
 /// What the audit found.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -209,7 +214,7 @@ fn line(told: &Told, limit: &str) -> String {
 fn buckets(told: &[Told], root: &Path, report: &mut Report) {
     for of in LIMITS {
         let Kind::Bucket(per) = of.kind else { continue };
-        let mut counters: BTreeMap<(&str, &str, u64), Vec<(i64, i64, u64)>> = BTreeMap::new();
+        let mut counters: BTreeMap<Counter<&str>, Vec<Timed>> = BTreeMap::new();
         for one in told.iter().filter(|told| told.status == 200) {
             for said in one
                 .said
@@ -264,7 +269,7 @@ fn buckets(told: &[Told], root: &Path, report: &mut Report) {
 /// At no instant more leases than the amount.
 fn leases(record: &Record, report: &mut Report) {
     let most = limit("lease").map_or(0, |limit| limit.quota);
-    let mut counters: BTreeMap<(&str, String, u64), Vec<(i64, i64)>> = BTreeMap::new();
+    let mut counters: BTreeMap<Counter<String>, Vec<(i64, i64)>> = BTreeMap::new();
     for lease in record.leases() {
         let steps = counters
             .entry((lease.tenant, lease.key, lease.epoch))

@@ -14,10 +14,9 @@
 //!   up from all regions, to the last unit.
 //!
 //! `cargo test --test chaos` runs for 25 s. `HIGHWATER_CHAOS_SECONDS`, `HIGHWATER_CHAOS_REGIONS` (3; up to 5),
-//! `HIGHWATER_CHAOS_SEED` and `HIGHWATER_CHAOS_CALLERS` (per region) change the run; all are printed.
-//! `HIGHWATER_CHAOS_KEEP=1` keeps everything. Logs of
-//! the processes, data and the answers behind a violation are kept when it fails, in a directory whose name
-//! is printed.
+//! `HIGHWATER_CHAOS_SEED` and `HIGHWATER_CHAOS_CALLERS` (per region) change the run; all are printed. The seed
+//! chooses faults and load; their timing is the machine's. Logs of the processes, data, answers and events are
+//! kept when it fails, in a directory whose name is printed; with `HIGHWATER_CHAOS_KEEP=1` always.
 
 mod audit;
 mod clock;
