@@ -83,6 +83,6 @@ pub struct PoolStanding {
     pub used: u64,
     /// Of `used`, what the addressed holder itself had told.
     pub used_by_holder: u64,
-    /// Units that processes took with them when they ended.
+    /// Units that processes took with them when they ended, or that may still be spent under earlier epochs.
     pub stranded: u64,
 }

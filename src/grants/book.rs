@@ -457,7 +457,9 @@ impl Book {
             .filter(|(holder, _)| !self.regions.is_newest(holder))
             .map(|(_, tally)| tally)
             .chain(ended)
-            .fold(0, |sum, tally| sum.saturating_add(tally.outstanding()))
+            .fold(pool.withheld(), |sum, tally| {
+                sum.saturating_add(tally.outstanding())
+            })
     }
 
     /// Every window whose units do not add up, by how many; none, always. For the laws and the simulator.

@@ -215,6 +215,29 @@ impl Machine {
         }
     }
 
+    /// Accounts with open windows that the change `entry` would end, at most `max`: it begins a new epoch of
+    /// them, or lets nothing strict of their name be. Changes nothing.
+    pub fn ended_by(&self, entry: &[u8], max: usize) -> Vec<Account> {
+        let Ok(entry) = serde_json::from_slice::<Entry>(entry) else {
+            return Vec::new();
+        };
+        let mut trial = self.catalogue.clone();
+        if trial
+            .apply(self.catalogue_index + 1, self.log_time, &entry)
+            .is_err()
+        {
+            return Vec::new();
+        }
+        let mut open: Vec<Account> = self.book.accounts().collect();
+        open.dedup();
+        open.retain(|account| {
+            let is_known = self.limit_of(account, self.log_time).is_some();
+            is_known && limit_in(&trial, account, self.log_time).is_none()
+        });
+        open.truncate(max);
+        open
+    }
+
     /// The catalogue.
     pub const fn catalogue(&self) -> &Catalogue {
         &self.catalogue
@@ -268,11 +291,7 @@ impl Machine {
     /// The strict limit of `account` as it is in force at `at`; `None`: there is no such limit any more, or it
     /// is in another epoch.
     pub fn limit_of(&self, account: &Account, at: Timestamp) -> Option<(&LimitView, Arc<Limit>)> {
-        let view = self.catalogue.view().tenant(&account.tenant)?;
-        let found = view.limit(account.limit.as_str())?;
-        let (limit, epoch) = found.at(&account.key, at);
-        let is_it = epoch == account.epoch && limit.mode == Mode::Strict;
-        is_it.then(|| (found, Arc::clone(limit)))
+        limit_in(&self.catalogue, account, at)
     }
 
     fn transfer(&mut self, transfer: &crate::grants::account::Transfer) -> Reply {
@@ -293,4 +312,16 @@ impl Machine {
             Err(not_taken) => Reply::NotTaken(not_taken),
         }
     }
+}
+
+fn limit_in<'a>(
+    catalogue: &'a Catalogue,
+    account: &Account,
+    at: Timestamp,
+) -> Option<(&'a LimitView, Arc<Limit>)> {
+    let view = catalogue.view().tenant(&account.tenant)?;
+    let found = view.limit(account.limit.as_str())?;
+    let (limit, epoch) = found.at(&account.key, at);
+    let is_it = epoch == account.epoch && limit.mode == Mode::Strict;
+    is_it.then(|| (found, Arc::clone(limit)))
 }

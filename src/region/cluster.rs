@@ -399,12 +399,16 @@ impl Region {
         }
     }
 
-    /// Notes whether a majority has been heard lately.
+    /// Notes whether a majority has been heard lately. A region that votes alone is one, however long ago it
+    /// has last written.
     fn note_majority(&self) {
-        let heard = self
-            .consensus()
-            .and_then(|consensus| consensus.status().since_majority)
-            .is_none_or(|since| since <= MAJORITY_WITHIN);
+        let heard = self.consensus().is_none_or(|consensus| {
+            let status = consensus.status();
+            status.voters.len() <= 1
+                || status
+                    .since_majority
+                    .is_none_or(|since| since <= MAJORITY_WITHIN)
+        });
         self.has_majority.store(heard, Ordering::Relaxed);
     }
 

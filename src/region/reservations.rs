@@ -344,10 +344,10 @@ impl Locked<'_> {
         }
         // Whatever is done with it may make it due.
         shard.due = Span::ZERO;
-        shard
-            .accounts
-            .get_mut(&want.account)
-            .map(|found| &mut **found)
+        let found = shard.accounts.get_mut(&want.account)?;
+        // A check may know a change before [`Reservations::reconcile`] has come by.
+        found.set_quota(want.limit.rule.quota());
+        Some(&mut **found)
     }
 }
 

@@ -20,6 +20,7 @@
 //! failed are kept in [`FOUND`]. `cargo bench --bench strict` prints the tables.
 
 mod model;
+mod raft;
 
 use std::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;

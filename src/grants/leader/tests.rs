@@ -1,6 +1,7 @@
 //! Scripted scenes: what the leader proposes, tells and refuses, step by step.
 
 mod charges;
+mod credit;
 mod grants;
 mod recalls;
 mod told;

@@ -145,7 +145,10 @@ impl Held {
     /// Keeps the newest standing of any order of arrival.
     pub(super) fn tell(&mut self, pool: PoolStanding, stamp: &LogStamp, boot: Span) {
         let order = (stamp.term, stamp.log_time);
-        if self.told.is_none_or(|told| told.order <= order) {
+        // A clock that is set by hand stands still: then what comes later is newer. A repeat is not.
+        let is_newer =
+            |told: Told| told.order < order || (told.order == order && told.pool != pool);
+        if self.told.is_none_or(is_newer) {
             self.told = Some(Told {
                 pool,
                 boot: stamp.echo.filter(|sent| *sent <= boot).unwrap_or(boot),

@@ -203,8 +203,15 @@ impl Reservation {
         &self.account
     }
 
-    /// The limit's quota is another one; the epoch is the same.
-    pub const fn set_quota(&mut self, quota: u64) {
+    /// The limit's quota is another one; the epoch is the same. A word that there is nothing is no longer
+    /// believed when the quota was raised.
+    pub fn set_quota(&mut self, quota: u64) {
+        if quota > self.quota {
+            for held in [&mut self.current, &mut self.next].into_iter().flatten() {
+                held.dry = None;
+                held.low_cap = u64::MAX;
+            }
+        }
         self.quota = quota;
     }
 
