@@ -21,12 +21,17 @@ const BUCKET_SLACK_MS: i64 = 10_000;
 
 /// A window of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct Place {
-    limit: String,
-    tenant: &'static str,
-    key: String,
-    epoch: u64,
-    start: i64,
+pub struct Place {
+    /// The limit.
+    pub limit: String,
+    /// Whose.
+    pub tenant: &'static str,
+    /// The key.
+    pub key: String,
+    /// The epoch.
+    pub epoch: u64,
+    /// The window's start, in Unix milliseconds.
+    pub start: i64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -55,6 +60,8 @@ pub struct Report {
     pub answers: BTreeMap<String, u64>,
     /// Allowed answers by who decided.
     pub decided: BTreeMap<String, u64>,
+    /// Units that were allowed, by window.
+    pub sums: BTreeMap<Place, u64>,
     /// What must not be.
     pub violations: Vec<String>,
 }
@@ -166,6 +173,7 @@ fn windows(
         let returned: u64 = back.iter().map(|given| given.most).sum();
         report.windows += 1;
         report.units += sum.units;
+        report.sums.insert(place.clone(), sum.units);
         let net = sum.units.saturating_sub(returned);
         report.full += usize::from(sum.units >= quota);
         report.worst_percent = report.worst_percent.max(100 * net / quota.max(1));

@@ -10,6 +10,7 @@
 //! - over any interval a bucket gives its capacity and what is refilled in it; at no instant are more leases
 //!   held than there are;
 //! - keyed calls count once in whichever region they are repeated: use is their sum, exactly, in all regions;
+//! - the ledger's proof of a window is the same in all regions, adds up, and covers what was allowed;
 //! - healed, the regions come together: one leader, equal catalogues, and a new limit's whole amount is used
 //!   up from all regions, to the last unit.
 //!
@@ -140,7 +141,7 @@ async fn run(root: &std::path::Path) {
         report.windows, report.full, report.units, report.worst_percent
     );
     let mut violations = report.violations;
-    violations.extend(settle::come_together(&cluster, &record).await);
+    violations.extend(settle::come_together(&cluster, &record, &report.sums).await);
     for region in &cluster.regions {
         let log = region.log();
         for line in log
