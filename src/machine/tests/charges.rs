@@ -5,6 +5,7 @@ use super::allowed;
 use super::holder;
 use super::keyed;
 use crate::domain::time::Timestamp;
+use crate::machine::Machine;
 use crate::machine::charge::Charged;
 use crate::machine::command::Command;
 use crate::machine::command::Reply;
@@ -67,6 +68,27 @@ fn a_request_counts_once() {
     let again = scene.send(charge);
     assert_eq!(first, again);
     assert!(allowed(&scene.charge("a", &["bucket"], 2)));
+}
+
+#[test]
+fn a_copy_of_a_request_that_was_answered_counts_no_more() {
+    let mut scene = Scene::new();
+    let charge = scene.charge_of("a", &["bucket"], 1);
+    assert!(allowed(&scene.send(charge.clone())));
+    let mut next = scene.charge_of("a", &["bucket"], 1);
+    next.request.answered_below = next.request.number;
+    assert!(allowed(&scene.send(next)));
+    // The answer to the first is forgotten, that there was one is not; over a snapshot, too.
+    let snapshot = scene.machine.snapshot().expect("a snapshot");
+    scene.machine = Machine::from_snapshot(&snapshot).expect("its own snapshot");
+    assert!(matches!(
+        scene.machine.judge(&charge, scene.machine.log_time()),
+        Some(Charged::NotTaken(_))
+    ));
+    assert!(matches!(scene.send(charge.clone()), Charged::NotTaken(_)));
+    assert!(matches!(scene.send(charge), Charged::NotTaken(_)));
+    assert!(allowed(&scene.charge("a", &["bucket"], 3)));
+    assert!(!allowed(&scene.charge("a", &["bucket"], 1)));
 }
 
 #[test]
