@@ -255,7 +255,7 @@ impl Life {
                 return;
             }
             if let Err(fatal) = &now.running_state {
-                self.sim.broke(format!(
+                self.sim.broke(&format!(
                     "the library stopped on node {}: {fatal}",
                     self.node
                 ));

@@ -259,7 +259,7 @@ impl Life {
             else {
                 if !self.is_dead() && self.sim.setup.faults.pauses == 0 {
                     self.sim
-                        .broke(format!("S10: no verdict after {wait:?} and 2 s"));
+                        .broke(&format!("S10: no verdict after {wait:?} and 2 s"));
                 }
                 return Ended::Unavailable;
             };
