@@ -17,7 +17,8 @@
 //! - the same entries give the same state and the same replies, also over a snapshot
 //!   (`a_snapshot_goes_on_like_the_original`);
 //! - log time never falls (`log_time_never_falls`);
-//! - a request is charged once however often its entry is repeated (`a_request_counts_once`), and so is an
+//! - a request is charged once however often its entry is repeated (`a_request_counts_once`), also when a copy
+//!   comes long after its answer (`a_copy_of_a_request_that_was_answered_counts_no_more`), and so is an
 //!   `Idempotency-Key` in whichever region it is sent (`a_key_counts_once_everywhere`);
 //! - how a strict window was used can be looked up after it has ended (`an_ended_window_stays_in_the_ledger`);
 //! - a check of several limits charges all or none (`a_check_charges_all_or_none`).

@@ -8,6 +8,7 @@ use super::holder;
 use super::keyed;
 use crate::domain::time::Timestamp;
 use crate::grants::account::Holder;
+use crate::machine::Machine;
 use crate::machine::charge::Charged;
 use crate::machine::command::Command;
 use crate::machine::command::Reply;
@@ -138,6 +139,27 @@ fn a_reset_is_not_forgotten_while_its_counter_is_in_use() {
         } })));
     }
     assert!(epoch_of(&scene) < reset);
+}
+
+#[test]
+fn a_copy_of_a_request_that_was_answered_counts_no_more() {
+    let mut scene = Scene::new();
+    let charge = scene.charge_of("a", &["bucket"], 1);
+    assert!(allowed(&scene.send(charge.clone())));
+    let mut next = scene.charge_of("a", &["bucket"], 1);
+    next.request.answered_below = next.request.number;
+    assert!(allowed(&scene.send(next)));
+    // The answer to the first is forgotten, that there was one is not; over a snapshot, too.
+    let snapshot = scene.machine.snapshot().expect("a snapshot");
+    scene.machine = Machine::from_snapshot(&snapshot).expect("its own snapshot");
+    assert!(matches!(
+        scene.machine.judge(&charge, scene.machine.log_time()),
+        Some(Charged::NotTaken(_))
+    ));
+    assert!(matches!(scene.send(charge.clone()), Charged::NotTaken(_)));
+    assert!(matches!(scene.send(charge), Charged::NotTaken(_)));
+    assert!(allowed(&scene.charge("a", &["bucket"], 3)));
+    assert!(!allowed(&scene.charge("a", &["bucket"], 1)));
 }
 
 #[test]

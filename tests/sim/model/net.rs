@@ -21,8 +21,8 @@ pub struct Net {
     /// One-way delays in ms.
     pub delays: Vec<Vec<u64>>,
     pub weather: Weather,
-    cut: Vec<Vec<bool>>,
-    last: BTreeMap<(usize, usize), u64>,
+    pub cut: Vec<Vec<bool>>,
+    pub last: BTreeMap<(usize, usize), u64>,
 }
 
 impl Net {
@@ -69,30 +69,6 @@ impl Net {
         (0..copies)
             .map(|_| self.arrival(rng, from, to, at))
             .collect()
-    }
-
-    /// When a message on an ordered link arrives, if it does, and when a late copy of it does, if there is one.
-    pub fn send_in_order(
-        &mut self,
-        rng: &mut Rng,
-        from: usize,
-        to: usize,
-        at: u64,
-    ) -> (Option<u64>, Option<u64>) {
-        if from == to {
-            return (Some(at + 1_000), None);
-        }
-        if self.cut[from][to] || rng.chance(self.weather.loss) {
-            return (None, None);
-        }
-        let delay = (self.delays[from][to] * MS) as f64;
-        let arrives = at + (delay + rng.exponential(delay / 10.0)) as u64;
-        let last = self.last.entry((from, to)).or_default();
-        *last = arrives.max(*last + 1);
-        let arrives = *last;
-        let copy = rng.chance(self.weather.double);
-        let copy = copy.then(|| arrives + rng.between(0, 2_000 * MS));
-        (Some(arrives), copy)
     }
 
     fn arrival(&mut self, rng: &mut Rng, from: usize, to: usize, at: u64) -> u64 {

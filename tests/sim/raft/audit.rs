@@ -119,7 +119,6 @@ impl Audit {
     /// A node applied an entry; what it means is looked at once.
     pub fn applied(
         &mut self,
-        _node: usize,
         place: &LogId,
         written: &[u8],
         payload: &Payload,

@@ -130,7 +130,7 @@ impl Life {
                         let tally = machine.book().tally(account, window, &answer.holder);
                         if answer.granted > tally.granted {
                             self.sim
-                                .broke(format!("S6: told before applied: {answer:?}"));
+                                .broke(&format!("S6: told before applied: {answer:?}"));
                         }
                     }
                     letters.push((index(&holder.region), Letter::ToRegion(holder, word)));

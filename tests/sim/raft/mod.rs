@@ -224,12 +224,12 @@ impl Sim {
             if let Err(error) = handle.await
                 && SimRuntime::is_panic(&error)
             {
-                sim.broke(error.to_string());
+                sim.broke(&error.to_string());
             }
         });
     }
 
-    fn broke(&self, what: String) {
+    fn broke(&self, what: &str) {
         let mut broken = self.broken.lock();
         if broken.len() < 10 {
             let at = self.now() / MS;
@@ -245,7 +245,7 @@ impl Sim {
         if let Err(panic) = looked {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            self.broke(text.unwrap_or_default());
+            self.broke(&text.unwrap_or_default());
         }
     }
 
@@ -307,7 +307,7 @@ impl Sim {
                 return;
             }
         }
-        self.broke("the nodes do not come to the same place".to_owned());
+        self.broke("the nodes do not come to the same place");
     }
 
     fn compare(&self) {
@@ -320,17 +320,17 @@ impl Sim {
             let last = core.last.map_or(0, |last| last.index);
             self.audited(|audit| audit.has_all(node, last));
             if !core.machine.book().is_newest(&life.holder) {
-                self.broke(format!("node {node} is not enrolled"));
+                self.broke(&format!("node {node} is not enrolled"));
             }
             let body = core.machine.snapshot().expect("a snapshot");
             self.traced(b"end", &[Trace::of(&body)]);
             if *first.get_or_insert_with(|| body.clone()) != body {
-                self.broke(format!("the machine of node {node} is another one"));
+                self.broke(&format!("the machine of node {node} is another one"));
             }
         }
         let leader = self.leads().and_then(|node| self.life(node));
         if leader.is_none_or(|leader| leader.core.lock().leading.is_none()) {
-            self.broke("nobody leads".to_owned());
+            self.broke("nobody leads");
         }
     }
 }

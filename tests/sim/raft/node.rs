@@ -255,7 +255,7 @@ impl Life {
                 return;
             }
             if let Err(fatal) = &now.running_state {
-                self.sim.broke(format!(
+                self.sim.broke(&format!(
                     "the library stopped on node {}: {fatal}",
                     self.node
                 ));
@@ -268,7 +268,7 @@ impl Life {
             let applied_term = now.last_applied.map(|last| last.leader_id.term);
             if now.state.is_leader() && applied_term == Some(now.current_term) {
                 self.begin_to_lead(now.current_term);
-            } else {
+            } else if !now.state.is_leader() {
                 self.end_to_lead();
             }
             let changed = watched.changed();

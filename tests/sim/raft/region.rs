@@ -20,6 +20,7 @@ use highwater::grants::reservation::Now;
 use highwater::grants::reservation::Reservation;
 use highwater::grants::reservation::Spend;
 use highwater::grants::reservation::Ticket;
+use highwater::grants::reservation::Times;
 use highwater::grants::reservation::Verdict;
 use highwater::machine::charge::RequestNumber;
 use highwater::machine::command::Command;
@@ -246,20 +247,24 @@ impl Life {
             desk.waiting.insert(ticket, tell);
             (ticket, desk.exchange.max_wait())
         };
+        let times = Times {
+            came: boot,
+            deadline: boot.plus(wait),
+        };
         let mut waits_at = BTreeSet::new();
         let patience = wait.plus(Span::from_seconds(2)).to_std();
         let ended = loop {
             if self.is_dead() {
                 return Ended::Unavailable;
             }
-            if let Some(ended) = self.decide(ticket, &items, boot.plus(wait), &mut waits_at) {
+            if let Some(ended) = self.decide(ticket, &items, times, &mut waits_at) {
                 break ended;
             }
             let Ok(Some((account, verdict))) = SimRuntime::timeout(patience, told.recv()).await
             else {
                 if !self.is_dead() && self.sim.setup.faults.pauses == 0 {
                     self.sim
-                        .broke(format!("S10: no verdict after {wait:?} and 2 s"));
+                        .broke(&format!("S10: no verdict after {wait:?} and 2 s"));
                 }
                 return Ended::Unavailable;
             };
@@ -295,7 +300,7 @@ impl Life {
         &self,
         ticket: u64,
         items: &[(usize, u64)],
-        deadline: Span,
+        times: Times,
         waits_at: &mut BTreeSet<Account>,
     ) -> Option<Ended> {
         let mut wanted = Vec::new();
@@ -331,7 +336,7 @@ impl Life {
             if *said == Spend::Short || waits_at.contains(account) {
                 waits_at.insert(account.clone());
                 self.seat(account, |reservation, now, out| {
-                    reservation.wait(ticket, *units, deadline, now, out);
+                    reservation.wait(ticket, *units, times, now, out);
                 });
             }
         }

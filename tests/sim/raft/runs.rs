@@ -9,9 +9,11 @@ use super::Setup;
 use super::faults::Faults;
 use super::run;
 
-/// How many seeds are always tried.
-const FIXED: u64 = 8;
-/// How many other seeds are tried each time.
+/// Seeds that found something.
+const FOUND: [u64; 1] = [1016];
+/// How many other seeds are always tried.
+const FIXED: u64 = 6;
+/// How many seeds are tried anew each time.
 const FRESH: u64 = 3;
 
 /// Runs all, and tells which seeds broke what.
@@ -28,7 +30,7 @@ fn broken(seeds: impl IntoIterator<Item = u64>) -> Vec<(u64, Vec<String>)> {
 
 #[test]
 fn raft_nothing_that_goes_wrong_breaks_a_promise() {
-    let broken = broken(1..=FIXED);
+    let broken = broken(FOUND.into_iter().chain(1..=FIXED));
     assert!(broken.is_empty(), "broken by seeds {broken:#?}");
 }
 

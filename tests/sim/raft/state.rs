@@ -85,14 +85,7 @@ impl RaftStateMachine<SimConfig> for State {
                         let said = core.machine.apply(&payload);
                         is_change = matches!(payload.command, Command::Change(_));
                         sim.audited(|audit| {
-                            audit.applied(
-                                self.life.node,
-                                &place,
-                                &command.0,
-                                &payload,
-                                &said,
-                                &core.machine,
-                            );
+                            audit.applied(&place, &command.0, &payload, &said, &core.machine);
                         });
                         written = command.0;
                         reply = Some(said);

@@ -43,6 +43,9 @@ use super::types::Request;
 use super::types::SimConfig;
 use super::types::Snapshot;
 use super::types::Vote;
+use crate::model::MS;
+use crate::model::net::Net;
+use crate::model::rng::Rng;
 
 type RpcError = RPCError<SimConfig>;
 type AppendResult = Result<StreamAppendResult<SimConfig>, RpcError>;
@@ -133,6 +136,29 @@ impl Life {
     }
 }
 
+/// When a message on an ordered link arrives, if it does, and when a late copy of it does, if there is one.
+fn in_order(
+    net: &mut Net,
+    rng: &mut Rng,
+    (from, to): (usize, usize),
+    at: u64,
+) -> (Option<u64>, Option<u64>) {
+    if from == to {
+        return (Some(at + 1_000), None);
+    }
+    if net.cut[from][to] || rng.chance(net.weather.loss) {
+        return (None, None);
+    }
+    let delay = (net.delays[from][to] * MS) as f64;
+    let arrives = at + (delay + rng.exponential(delay / 10.0)) as u64;
+    let last = net.last.entry((from, to)).or_default();
+    *last = arrives.max(*last + 1);
+    let arrives = *last;
+    let copy = rng.chance(net.weather.double);
+    let copy = copy.then(|| arrives + rng.between(0, 2_000 * MS));
+    (Some(arrives), copy)
+}
+
 impl Sim {
     fn post(
         self: &Arc<Self>,
@@ -141,10 +167,10 @@ impl Sim {
         request: Request,
         tell: oneshot::Sender<Answer>,
     ) {
-        let (first, copy) =
-            self.net
-                .lock()
-                .send_in_order(&mut self.rng.lock(), from, to, self.now());
+        let (first, copy) = {
+            let (mut net, mut rng) = (self.net.lock(), self.rng.lock());
+            in_order(&mut net, &mut rng, (from, to), self.now())
+        };
         if let Request::Append(append) = &request {
             let term = append.vote.leader_id.term;
             self.audited(|audit| audit.leads(term, from));
@@ -175,7 +201,7 @@ impl Sim {
             }
             let (back, _) = {
                 let (mut net, mut rng) = (sim.net.lock(), sim.rng.lock());
-                net.send_in_order(&mut rng, to, from, sim.now())
+                in_order(&mut net, &mut rng, (to, from), sim.now())
             };
             let Some(back) = back else { return };
             sim.sleep_until(back).await;
