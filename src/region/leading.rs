@@ -297,13 +297,12 @@ impl Region {
         let mut begins = true;
         while !ended.is_empty() && started.elapsed() < GATHERING_MAX {
             let is_done = self.lead(|leading, machine, now, out| {
+                let leader = &mut leading.leader;
                 // All of them, whichever is done.
-                ended.iter().fold(true, |is_done, account| {
-                    leading
-                        .leader
-                        .gather(now, machine.book(), account, begins, out)
-                        && is_done
-                })
+                let busy = ended
+                    .iter()
+                    .filter(|account| !leader.gather(now, machine.book(), account, begins, out));
+                busy.count() == 0
             });
             if is_done != Some(false) {
                 return;

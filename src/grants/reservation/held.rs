@@ -67,13 +67,6 @@ pub(super) struct Held {
     repeats: u8,
 }
 
-impl Told {
-    /// When it was told.
-    pub(super) const fn log_time(&self) -> Timestamp {
-        self.order.1
-    }
-}
-
 impl Held {
     pub(super) fn new(window: Window, exchange: &Exchange) -> Self {
         let mut held = Self {

@@ -119,7 +119,7 @@ fn a_region_that_does_not_answer_is_not_waited_for() {
     let mut scene = Scene::new(10);
     scene.give("b", 6);
     let account = account(1);
-    let mut gather = |scene: &mut Scene, begins| {
+    let gather = |scene: &mut Scene, begins| {
         let Scene {
             leader, book, now, ..
         } = scene;
