@@ -64,6 +64,9 @@ pub struct Resumed {
     pub times: u32,
     /// What was told since this boot time may have been lost.
     pub lost_since: Span,
+    /// Another leader answers. The one before may have been alone for any time, and have put nothing that it
+    /// was told into the log.
+    pub is_another: bool,
 }
 
 /// Between which instants log time is.
@@ -127,7 +130,7 @@ impl Exchange {
         if self.bounds.is_none_or(|bounds| stamp.term >= bounds.term) {
             self.last_word = self.last_word.max(Some(boot));
             if last_word.is_some_and(|last| boot.minus(last) >= SILENCE) {
-                self.resume(last_word);
+                self.resume(last_word, false);
             }
         }
         let log = i128::from(stamp.log_time.as_nanos());
@@ -148,7 +151,7 @@ impl Exchange {
                 let is_another = bounds.is_some();
                 *bounds = Some(Bounds { term, low, high });
                 if is_another {
-                    self.resume(last_word);
+                    self.resume(last_word, true);
                 }
                 true
             }
@@ -159,10 +162,11 @@ impl Exchange {
         }
     }
 
-    fn resume(&mut self, last_word: Option<Span>) {
+    fn resume(&mut self, last_word: Option<Span>, is_another: bool) {
         self.resumed = Resumed {
             times: self.resumed.times.wrapping_add(1),
             lost_since: last_word.unwrap_or_default().minus(LOST_BEFORE),
+            is_another,
         };
         self.revision = self.revision.wrapping_add(1);
     }
