@@ -141,7 +141,8 @@ impl Exchange {
         // An echo from the future is not ours.
         let high = stamp.echo.filter(|sent| *sent <= boot).map(|sent| Bound {
             offset: log - i128::from(sent.as_nanos()),
-            at: boot,
+            // The leader may have read its clock as soon as this was sent, and have drifted since.
+            at: sent,
         });
         let term = stamp.term;
         let is_better = match (&mut self.bounds, high) {
@@ -304,7 +305,8 @@ impl Bounds {
     fn narrow(&mut self, low: Bound, high: Option<Bound>, boot: Span) -> bool {
         let own_low = self.low.offset - self.low.spread(boot);
         let own_high = self.high.offset + self.high.spread(boot);
-        if low.offset > own_high || high.is_some_and(|high| high.offset < own_low) {
+        let new_high = |high: Bound| high.offset + high.spread(boot);
+        if low.offset > own_high || high.is_some_and(|high| new_high(high) < own_low) {
             self.low = low;
             self.high = high.unwrap_or(Bound {
                 offset: own_high.max(low.offset),
@@ -318,9 +320,9 @@ impl Bounds {
             self.low = low;
         }
         if let Some(high) = high
-            && high.offset < own_high
+            && new_high(high) < own_high
         {
-            gained = gained.max(own_high - high.offset);
+            gained = gained.max(own_high - new_high(high));
             self.high = high;
         }
         gained > WORTH_TELLING_NANOS
