@@ -47,6 +47,9 @@ const COMMIT_WAIT_MIN: Span = Span::from_ms(500);
 /// How long the catalogue may take to follow the leader's.
 const CATCH_UP: Span = Span::from_seconds(1);
 
+/// How much later than its deadline a verdict may come.
+const VERDICT_GRACE: Span = Span::from_seconds(1);
+
 /// How a check that waits is to be decided.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
@@ -146,14 +149,27 @@ impl<'a, 'b> Places<'a, 'b> {
             let want = &self.parts.wants[*place];
             let ticket = *self.tickets[*place]
                 .get_or_insert_with(|| self.region.reservations.ticket(&self.waiter));
-            self.region
+            let waits = self
+                .region
                 .reservations
                 .with(&want.account, boot, |reservation, now| {
                     reservation.wait(ticket, want.units, times, now, &mut effects);
                 });
+            // Between the step and here an untouched reservation may have been let go: the step makes it anew.
+            if waits.is_none() {
+                self.region.carry_out(effects);
+                tokio::task::yield_now().await;
+                return Some((*place, Verdict::Retry));
+            }
         }
         self.region.carry_out(effects);
-        let (ticket, verdict) = self.verdicts.recv().await?;
+        // Reservations give their word by the deadline; a caller does not hang on a word that was lost.
+        let patience = times.deadline.minus(boot).plus(VERDICT_GRACE);
+        let told = tokio::time::timeout(patience.to_std(), self.verdicts.recv()).await;
+        let Ok(told) = told else {
+            return Some((*short.first()?, Verdict::OutOfReach));
+        };
+        let (ticket, verdict) = told?;
         let place = self
             .tickets
             .iter()
