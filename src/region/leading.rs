@@ -396,7 +396,8 @@ impl Region {
                     Err(_) => {
                         self.lead(|leading, machine, now, out| {
                             leading.charges.remove(&ticket);
-                            leading.leader.charged(now, machine.book(), ticket, out);
+                            let book = machine.book();
+                            leading.leader.charged(now, book, ticket, false, out);
                         });
                         return Forwarded::Unavailable("no units came in time".to_owned());
                     }
@@ -406,8 +407,16 @@ impl Region {
         let left = left.minus(started.elapsed());
         let done = self.append_within(Command::Charge(charge), left).await;
         if let Some(ticket) = ticket {
+            let counts = match &done {
+                Forwarded::Done { reply, .. } => {
+                    matches!(reply, Reply::Charged(Charged::Allowed(_)))
+                }
+                Forwarded::NotLeader | Forwarded::Unavailable(_) => false,
+                Forwarded::Unknown(_) => true,
+            };
             self.lead(|leading, machine, now, out| {
-                leading.leader.charged(now, machine.book(), ticket, out);
+                let book = machine.book();
+                leading.leader.charged(now, book, ticket, counts, out);
             });
         }
         done

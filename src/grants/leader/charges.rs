@@ -85,11 +85,22 @@ impl Leader {
         }
     }
 
-    /// The entry of a charge was applied, whatever the book made of it, or failed.
-    pub fn charged(&mut self, now: Now, book: &Book, ticket: u64, out: &mut Vec<Action>) {
+    /// The entry of a charge is settled: `counts` says whether the book holds the charge, or may hold it one
+    /// day because nobody knows what became of its entry.
+    pub fn charged(
+        &mut self,
+        now: Now,
+        book: &Book,
+        ticket: u64,
+        counts: bool,
+        out: &mut Vec<Action>,
+    ) {
         for place in self.charging.remove(&ticket).unwrap_or_default() {
             if let Some(desk) = self.desks.get_mut(&place) {
-                desk.charging.remove(&ticket);
+                let ended = desk.charging.remove(&ticket).unwrap_or_default();
+                for charge in ended.iter().filter(|_| !counts) {
+                    desk.lower_charges_after(charge);
+                }
                 desk.forget_known(&place.account, book);
             }
             self.serve(now, book, &place, out);

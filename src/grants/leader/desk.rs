@@ -228,6 +228,16 @@ impl Desk {
         }
     }
 
+    /// A charge came to nothing: the totals that later charges of its holder lead to are lower by its units.
+    /// They would be taken for missing otherwise while the book holds them already.
+    pub(super) fn lower_charges_after(&mut self, ended: &Charging) {
+        for charge in self.charging.values_mut().flatten() {
+            if charge.holder == ended.holder && charge.to > ended.to {
+                charge.to = charge.to.saturating_sub(ended.units);
+            }
+        }
+    }
+
     /// Holders with asks that waited for `ticket` or an entry before it.
     pub(super) fn answerable(&self, ticket: u64) -> BTreeSet<Holder> {
         self.told

@@ -357,7 +357,9 @@ impl World {
             Some(Notice::Applied(ticket, _, outcome)) => {
                 self.leader.applied(now, book, ticket, &outcome, &mut out);
             }
-            Some(Notice::Charged(ticket, _)) => self.leader.charged(now, book, ticket, &mut out),
+            Some(Notice::Charged(ticket, left)) => {
+                self.leader.charged(now, book, ticket, left == 0, &mut out);
+            }
         }
         self.act(out)
     }
@@ -412,7 +414,8 @@ impl World {
                         self.leader.failed(self.now, &self.book, ticket);
                     }
                     Some(Entry::Charge(ticket, _)) => {
-                        self.leader.charged(self.now, &self.book, ticket, &mut out);
+                        let (now, book) = (self.now, &self.book);
+                        self.leader.charged(now, book, ticket, false, &mut out);
                     }
                 }
                 self.act(out)?;

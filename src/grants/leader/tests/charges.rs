@@ -39,7 +39,7 @@ fn charge_applied(scene: &mut Scene, ticket: u64, region: &str, units: u64, tota
         out,
         ..
     } = scene;
-    leader.charged(*now, book, ticket, out);
+    leader.charged(*now, book, ticket, true, out);
 }
 
 #[test]
@@ -153,8 +153,35 @@ fn a_failed_charge_frees_its_units() {
         out,
         ..
     } = &mut scene;
-    leader.charged(*now, book, 1, out);
+    leader.charged(*now, book, 1, false, out);
     assert_eq!(grants_of(&the_entry(out)), [("b".to_owned(), 2)]);
+}
+
+#[test]
+fn a_charge_behind_one_that_failed_is_counted_once() {
+    let mut scene = Scene::new(10);
+    scene.charge(1, "a", 3, Totals::default());
+    scene.charge(2, "a", 2, Totals::default());
+    // The book refuses the first and takes the second; the leader hears of the first only.
+    let charge = Charge {
+        account: account(1),
+        window: minute(),
+        holder: holder("a"),
+        totals: Totals::default(),
+        units: 2,
+    };
+    let charged = scene.book.charge(scene.now.log, &[(&charge, scene.quota)]);
+    charged.expect("what was planned fits");
+    let Scene {
+        leader,
+        book,
+        now,
+        out,
+        ..
+    } = &mut scene;
+    leader.charged(*now, book, 1, false, out);
+    let out = scene.ask("b", 9, 9, Totals::default());
+    assert_eq!(grants_of(&the_entry(&out)), [("b".to_owned(), 8)]);
 }
 
 #[test]
