@@ -275,8 +275,9 @@ impl World {
             {
                 let leading = self.leadings.get_mut(&serial);
                 let keyed = leading.and_then(|leading| leading.keyed.remove(&pending.ticket));
+                let counts = *is_charged;
                 self.lead(serial, |leader, now, replica, out| {
-                    leader.charged(now, &replica.book, pending.ticket, out);
+                    leader.charged(now, &replica.book, pending.ticket, counts, out);
                 });
                 if let Some(keyed) = keyed {
                     self.answer_keyed(region, &keyed, *is_charged);
