@@ -129,7 +129,7 @@ fn at_once(
     }
     let asked = Request {
         store_failed: region.store.is_failed(),
-        ..request(&resolved, now, false)
+        ..request(region, &resolved, now, false)
     };
     let outcome = match strict::parts(&asked, false) {
         None => region.ledger.check(&asked),
@@ -157,7 +157,7 @@ async fn awaited(
         let now = region.clock.now();
         let view = region.view_full();
         let resolved = parsed(&view, &body, caller, now, in_batch)?;
-        let asked = request(&resolved, now, true);
+        let asked = request(region, &resolved, now, true);
         let ended = region
             .decide_strict(&asked, &terms, |_| Together::default())
             .await;
@@ -224,7 +224,7 @@ async fn keyed_to_the_end(
         }
     };
     if let Some(keyed) = &keyed
-        && strict::parts(&request(&resolved, now, true), true).is_some()
+        && strict::parts(&request(region, &resolved, now, true), true).is_some()
     {
         let decided = keyed_strict(region, caller, &body, keyed, in_batch).await;
         if decided.is_err() {
@@ -233,7 +233,7 @@ async fn keyed_to_the_end(
         return decided;
     }
     let rendered = |outcome: &Outcome| render(region, &resolved.items, outcome, now, in_batch);
-    let mut asked = request(&resolved, now, true);
+    let mut asked = request(region, &resolved, now, true);
     let outcome = match &keyed {
         Some(keyed) => {
             let answer = |outcome: &Outcome| keyed.answer(region, &rendered(outcome), now);
@@ -273,7 +273,7 @@ async fn keyed_strict(
         let now = region.clock.now();
         let view = region.view_full();
         let resolved = parsed(&view, body, caller, now, in_batch)?;
-        let asked = request(&resolved, now, true);
+        let asked = request(region, &resolved, now, true);
         let ended = region
             .decide_strict(&asked, &terms, |_| Together::default())
             .await;
@@ -335,7 +335,12 @@ fn parsed<'a>(
 }
 
 /// The ledger's request for what was resolved.
-pub fn request<'a>(resolved: &'a Resolved<'_>, now: Timestamp, keep: bool) -> Request<'a> {
+pub fn request<'a>(
+    region: &Region,
+    resolved: &'a Resolved<'_>,
+    now: Timestamp,
+    keep: bool,
+) -> Request<'a> {
     Request {
         now,
         tenant: resolved.tenant,
@@ -344,6 +349,7 @@ pub fn request<'a>(resolved: &'a Resolved<'_>, now: Timestamp, keep: bool) -> Re
         keep,
         store_failed: false,
         judge_only: false,
+        boot: region.clock.boot(),
         words: &[],
     }
 }

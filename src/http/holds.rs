@@ -134,7 +134,7 @@ async fn opened(
     let ends = now.plus(ttl);
     let keep = Request {
         hold: Some((hold.0, ends)),
-        ..check::request(&resolved, now, true)
+        ..check::request(region, &resolved, now, true)
     };
     let on_disk = keyed.is_some() || any_sync(resolved.items.iter().map(|item| item.limit));
     let record = |outcome: &Outcome| opened_record(hold, resolved.tenant, ends, outcome);

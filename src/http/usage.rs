@@ -96,6 +96,7 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
         keep: false,
         store_failed: false,
         judge_only: false,
+        boot: region.clock.boot(),
         words: &[],
     };
     let mut outcome = match strict::parts(&request, false) {

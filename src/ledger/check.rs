@@ -10,7 +10,6 @@ use serde::Deserialize;
 use serde::Serialize;
 use smallvec::SmallVec;
 
-use crate::algorithm::Admission;
 use crate::algorithm::Standing;
 use crate::algorithm::concurrency::Lease;
 use crate::catalogue::intern::LimitId;
@@ -18,7 +17,7 @@ use crate::domain::decision::DecidedBy;
 use crate::domain::decision::Decision;
 use crate::domain::decision::Reason;
 use crate::domain::limit::Limit;
-use crate::domain::limit::OnUnavailable;
+use crate::domain::limit::Mode;
 use crate::domain::stamp::Stamp;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
@@ -26,7 +25,12 @@ use crate::ledger::Ledger;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::Entries;
 use crate::ledger::counter::Mark;
+use crate::ledger::exchange::Reference;
 use crate::ledger::hold::Receipt;
+use crate::ledger::judge::Able;
+use crate::ledger::judge::judge;
+use crate::ledger::mesh::Mesh;
+use crate::ledger::shard::Entry;
 use crate::ledger::shard::Name;
 use crate::ledger::shard::Place;
 use crate::ledger::shard::Shard;
@@ -56,6 +60,8 @@ pub struct Item<'a> {
 pub struct Request<'a> {
     /// Region time.
     pub now: Timestamp,
+    /// Boot time, which shared limits measure demand by.
+    pub boot: Span,
     /// Who asks.
     pub tenant: &'a str,
     /// What is asked; no (limit, key) twice.
@@ -119,6 +125,8 @@ pub struct Outcome {
     pub receipts: Vec<Receipt>,
     /// The charged counters for disk, if asked to keep them.
     pub records: Vec<CounterRecord>,
+    /// Whether a counter came so near its limit that peers are to be told at once.
+    pub is_urgent: bool,
 }
 
 /// Where an item's counter stands.
@@ -176,13 +184,21 @@ impl Ledger {
             candidates.push(candidate);
         }
         let mut items: SmallVec<[ItemOutcome; 2]> = SmallVec::with_capacity(request.items.len());
+        let mesh = self.mesh.load();
         for (index, item) in request.items.iter().enumerate() {
             let room = self.reserve(&mut candidates, index, &mut guards, request);
             let candidate = &mut candidates[index];
             let counter = prepared(candidate, &mut guards, item, request.now);
             let (told, admitted) = match request.word(index) {
                 Word::Decided(told) if room && !request.store_failed => (told, false),
-                word => judge(counter, item, request, room, word != Word::OutOfReach),
+                word => {
+                    let able = Able {
+                        room,
+                        reachable: word != Word::OutOfReach,
+                        mesh: &mesh,
+                    };
+                    judge(counter, item, request, &able)
+                }
             };
             candidate.admitted = admitted;
             items.push(told);
@@ -195,9 +211,10 @@ impl Ledger {
             items,
             receipts: Vec::new(),
             records: Vec::new(),
+            is_urgent: false,
         };
         if allowed && !request.judge_only {
-            self.charge_all(request, candidates, &mut guards, &mut outcome);
+            self.charge_all(request, candidates, &mut guards, &mut outcome, &mesh);
         } else {
             for (index, ((item, told), mut candidate)) in request
                 .items
@@ -212,8 +229,17 @@ impl Ledger {
                 {
                     told.standing = counter.standing(&item.limit.rule, request.now);
                 }
-                if let Spot::New { reserved: true, .. } = candidate.spot {
-                    self.forget_key(request.tenant);
+                match candidate.spot {
+                    Spot::New { reserved: true, .. } => self.forget_key(request.tenant),
+                    // What is asked for and refused is demand, which peers share by.
+                    Spot::Placed(place) if item.limit.mode == Mode::Approximate => {
+                        let shard = &mut guards[candidate.guard].1;
+                        let wants = |entry: &mut Entry| entry.counter.wants_to_tell(request.boot);
+                        if shard.get(place).is_some_and(wants) {
+                            shard.mark_unsent(place);
+                        }
+                    }
+                    _ => {}
                 }
             }
         }
@@ -278,6 +304,7 @@ impl Ledger {
         candidates: SmallVec<[Candidate; 2]>,
         guards: &mut Guards<'_>,
         outcome: &mut Outcome,
+        mesh: &Mesh,
     ) {
         for (index, ((item, candidate), told)) in request
             .items
@@ -286,7 +313,7 @@ impl Ledger {
             .zip(&mut outcome.items)
             .enumerate()
         {
-            let shard = &mut guards[candidate.guard].1;
+            let (shard_index, shard) = &mut guards[candidate.guard];
             if item.cost == 0 {
                 continue;
             }
@@ -315,6 +342,12 @@ impl Ledger {
             counter.note_life(&item.limit.rule, &standing, request.now);
             if request.stands_here(index) {
                 told.standing = standing;
+            }
+            if item.limit.mode == Mode::Approximate
+                && counter.wants_push(item.limit, mesh, request.boot, standing.remaining)
+            {
+                self.urgent.lock().push(Reference::of(*shard_index, place));
+                outcome.is_urgent = true;
             }
             if request.keep {
                 let id = CounterId {
@@ -369,7 +402,7 @@ fn find(
     item: &Item<'_>,
 ) -> Candidate {
     let unused = || Box::new(Counter::new(item.epoch));
-    let enters = |counter: &mut Counter| counter.enter_with(item.epoch, &item.limit.rule);
+    let enters = |counter: &mut Counter| counter.enter_with(item.epoch, item.limit);
     let found = shard.find(hash, item.id, request.tenant, item.key);
     let known = found.and_then(|place| Some((place, &mut shard.get(place)?.counter)));
     let spot = match known {
@@ -423,125 +456,4 @@ fn prepared<'a>(
     };
     counter.prepare(&item.limit.rule, now);
     Some(counter)
-}
-
-/// What `item` is told, before anything is charged, and whether the units are there. `room`: whether its
-/// counter has a place; `reachable`: whether whoever decides it is.
-fn judge(
-    counter: Option<&mut Counter>,
-    item: &Item<'_>,
-    request: &Request<'_>,
-    room: bool,
-    reachable: bool,
-) -> (ItemOutcome, bool) {
-    let Some(counter) = counter else {
-        // A place that `find` gave under this lock holds a counter; were it not so, nothing is known.
-        return (unknown(item), false);
-    };
-    let now = request.now;
-    let unavailable = request.store_failed || !room || !reachable;
-    let limit = item.limit;
-    let asked = if item.cost == 0 || limit.overdraft {
-        1
-    } else {
-        item.cost
-    };
-    let admission = counter.admission(&limit.rule, asked, now);
-    let admitted = admission == Admission::Pass;
-    let mut told = ItemOutcome {
-        decision: Decision::Allow,
-        reason: None,
-        would_deny: false,
-        degraded: unavailable,
-        decided_by: if unavailable {
-            DecidedBy::Fallback
-        } else {
-            DecidedBy::Local
-        },
-        // What is about to be charged is told as it stands afterwards.
-        standing: if admitted && !unavailable && item.cost > 0 {
-            Standing::default()
-        } else {
-            counter.standing(&limit.rule, now)
-        },
-        retry_after: None,
-        delay: counter.delay(&limit.rule),
-        window_start: counter.window_start(&limit.rule),
-        calendar_length: counter.calendar_length(),
-    };
-    if limit.never_refuses(item.key) {
-        return (told, admitted);
-    }
-    let policy = unavailable.then_some(match limit.on_unavailable {
-        // Use that cannot be counted here cannot be held to a quota of its own.
-        OnUnavailable::Local if !room => OnUnavailable::Closed,
-        policy => policy,
-    });
-    let refusal = refusal(limit, admission, asked, &told.standing, policy);
-    if let Some((reason, retry_after)) = refusal {
-        if limit.enforce {
-            told.decision = Decision::Deny;
-            told.reason = Some(reason);
-            told.retry_after = retry_after;
-        } else {
-            told.would_deny = reason != Reason::Unavailable;
-        }
-    }
-    (told, admitted)
-}
-
-/// Why `asked` units may not pass, and when they may; `None`: they may. `policy` is what to follow when this
-/// region cannot decide or cannot keep the answer.
-fn refusal(
-    limit: &Limit,
-    admission: Admission,
-    asked: u64,
-    standing: &Standing,
-    policy: Option<OnUnavailable>,
-) -> Option<(Reason, Option<Span>)> {
-    if admission == Admission::Never {
-        // True whatever the counters say, so no failure policy is asked.
-        return Some((Reason::CostExceedsQuota, None));
-    }
-    match policy {
-        None => {}
-        Some(OnUnavailable::Open) => return None,
-        Some(OnUnavailable::Closed) => {
-            return Some((Reason::Unavailable, Some(UNAVAILABLE_RETRY_AFTER)));
-        }
-        Some(OnUnavailable::Local) => {
-            let within = standing.used.saturating_add(asked) <= limit.fallback_quota;
-            if !within && admission == Admission::Pass {
-                return Some((
-                    Reason::QuotaExceeded,
-                    Some(standing.reset_after.max(UNAVAILABLE_RETRY_AFTER)),
-                ));
-            }
-        }
-    }
-    match admission {
-        Admission::Pass => None,
-        Admission::Wait { retry_after } => Some((Reason::QuotaExceeded, Some(retry_after))),
-        Admission::Never => Some((Reason::CostExceedsQuota, None)),
-    }
-}
-
-fn unknown(item: &Item<'_>) -> ItemOutcome {
-    let closed = item.limit.on_unavailable != OnUnavailable::Open;
-    ItemOutcome {
-        decision: if closed {
-            Decision::Deny
-        } else {
-            Decision::Allow
-        },
-        reason: closed.then_some(Reason::Unavailable),
-        would_deny: false,
-        degraded: true,
-        decided_by: DecidedBy::Fallback,
-        standing: Standing::default(),
-        retry_after: closed.then_some(UNAVAILABLE_RETRY_AFTER),
-        delay: Span::ZERO,
-        window_start: None,
-        calendar_length: None,
-    }
 }

@@ -8,6 +8,7 @@
 //! ahead, or the clock was set back by up to an hour) is decided in the newest window, so no closed window
 //! is ever opened again with a zero count.
 
+mod afar;
 mod give;
 mod persist;
 mod prepare;
@@ -24,11 +25,14 @@ use crate::algorithm::concurrency::Leases;
 use crate::algorithm::fixed_window;
 use crate::algorithm::sliding_log::Log;
 use crate::algorithm::sliding_window;
+use crate::domain::limit::Limit;
+use crate::domain::limit::Mode;
 use crate::domain::limit::Rule;
 use crate::domain::stamp::Stamp;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::domain::time::WindowId;
+use crate::ledger::counter::afar::Afar;
 use crate::usage::window::WindowUse;
 
 /// A counter's version keeps the start of the process that wrote it above this many bits of counting.
@@ -59,6 +63,15 @@ pub struct Counter {
     /// The newest window and the one before it.
     windows: [WindowUse; 2],
     state: State,
+    /// Whether the use of all regions is held against the limit, and not that of this region alone.
+    is_shared: bool,
+    /// Whether this region's time has come to the newest window; if not, peers were there first.
+    is_entered: bool,
+    /// Whether peers lack something of the newest window, and of the one before.
+    unsent: [bool; 2],
+    /// What other regions make necessary.
+    #[serde(skip)]
+    afar: Option<Box<Afar>>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -175,6 +188,10 @@ impl Counter {
                 WindowUse::new(WindowId(i64::MIN)),
             ],
             state: State::Aligned,
+            is_shared: false,
+            is_entered: false,
+            unsent: [false; 2],
+            afar: None,
         }
     }
 
@@ -184,21 +201,32 @@ impl Counter {
             *self = Self {
                 dirty: self.dirty,
                 version: self.version,
+                unsent: [self.unsent[0] || self.unsent[1], false],
                 ..Self::new(epoch)
             };
         }
     }
 
-    /// Enters `epoch` with `rule`; false when the counter is in a newer epoch of another shape and must not
+    /// Enters `epoch` with `limit`; false when the counter is in a newer epoch of another shape and must not
     /// be touched. A caller that still holds an older catalogue is counted in the newer epoch if the shape
     /// is the same: what it takes is then never counted nowhere.
-    pub fn enter_with(&mut self, epoch: u64, rule: &Rule) -> bool {
+    pub fn enter_with(&mut self, epoch: u64, limit: &Limit) -> bool {
         self.enter_epoch(epoch);
         if epoch < self.epoch {
-            return self.shape == shape(rule);
+            return self.shape == shape(&limit.rule);
         }
-        self.shape = shape(rule);
+        self.shape = shape(&limit.rule);
+        self.is_shared = limit.mode == Mode::Approximate;
         true
+    }
+
+    /// Units in use in `window` that are held against the limit.
+    fn used(&self, window: &WindowUse) -> u64 {
+        if self.is_shared {
+            window.world()
+        } else {
+            window.home()
+        }
     }
 
     /// Whether the state is one that `rule` can read.
@@ -210,8 +238,8 @@ impl Counter {
         sliding_window::Windows {
             length,
             start: Timestamp::from_nanos(self.windows[0].id.0),
-            current: self.windows[0].home(),
-            previous: self.windows[1].home(),
+            current: self.used(&self.windows[0]),
+            previous: self.used(&self.windows[1]),
         }
     }
 
@@ -261,7 +289,8 @@ impl Counter {
         let held = self.held(now);
         let admission = match (rule, &self.state) {
             (Rule::FixedWindow { quota, .. } | Rule::CalendarWindow { quota, .. }, _) => {
-                fixed_window::admission(*quota, self.windows[0].home(), asked, self.end(rule), held)
+                let used = self.used(&self.windows[0]);
+                fixed_window::admission(*quota, used, asked, self.end(rule), held)
             }
             (Rule::SlidingWindow { quota, window }, _) => {
                 sliding_window::admission(*quota, &self.sliding(*window), asked, held)
@@ -292,7 +321,8 @@ impl Counter {
         let held = self.held(now);
         let mut standing = match (rule, &self.state) {
             (Rule::FixedWindow { quota, .. } | Rule::CalendarWindow { quota, .. }, _) => {
-                fixed_window::standing(*quota, self.windows[0].home(), self.end(rule), held)
+                let used = self.used(&self.windows[0]);
+                fixed_window::standing(*quota, used, self.end(rule), held)
             }
             (Rule::SlidingWindow { quota, window }, _) => {
                 sliding_window::standing(*quota, &self.sliding(*window), held)

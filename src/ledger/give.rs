@@ -95,7 +95,7 @@ impl Ledger {
             (item.id, item.limit),
             (tenant, item.key),
             now,
-            |counter| counter.enter_with(item.epoch, &item.limit.rule),
+            |counter| counter.enter_with(item.epoch, item.limit),
             |counter| counter.refund(&item.limit.rule, item.cost),
         );
         given.map_or_else(Moved::default, |(units, record)| Moved {
@@ -128,7 +128,7 @@ impl Ledger {
                 (shard.insert(hash, name, counter), held)
             }
         };
-        let enters = |entry: &mut Entry| entry.counter.enter_with(item.epoch, &item.limit.rule);
+        let enters = |entry: &mut Entry| entry.counter.enter_with(item.epoch, item.limit);
         if !shard.get(place).is_some_and(enters) {
             // The limit has another shape by now, and its use began from zero.
             return Moved::default();

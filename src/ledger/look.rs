@@ -13,6 +13,7 @@ use crate::ledger::check::Item;
 use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
 use crate::ledger::counter::Counter;
+use crate::usage::actor::Site;
 
 impl Ledger {
     /// How `item` stands, without its cost and without judging it.
@@ -47,24 +48,24 @@ impl Ledger {
         let Some(entry) = found.and_then(|place| shard.get(place)) else {
             return BTreeMap::new();
         };
-        if !entry.counter.enter_with(item.epoch, &item.limit.rule) {
+        if !entry.counter.enter_with(item.epoch, item.limit) {
             return BTreeMap::new();
         }
         entry.counter.prepare(&item.limit.rule, now);
         let own = &self.actors.own_actor().region;
         let used = entry.counter.standing(&item.limit.rule, now).used;
         let mut by_region = BTreeMap::from([(own.clone(), used)]);
+        let roster = self.roster.read();
         let mut away: BTreeMap<RegionName, i128> = BTreeMap::new();
         for slot in entry
             .counter
             .window()
             .others()
             .iter()
-            .filter(|slot| !slot.home)
+            .filter(|slot| slot.site != Site::HOME)
         {
-            if let Some(actor) = self.actors.get(slot.actor) {
-                *away.entry(actor.region.clone()).or_default() +=
-                    i128::from(slot.p) - i128::from(slot.n);
+            if let Some(region) = roster.region(slot.site) {
+                *away.entry(region.clone()).or_default() += i128::from(slot.p) - i128::from(slot.n);
             }
         }
         by_region.extend(

@@ -9,8 +9,10 @@
 //! ```
 //!
 //! Files: [`counter`] (one counter's state), [`shard`] (many counters behind a lock), [`check`] (the atomic
-//! step), [`give`] (refunds, settles, releases), [`holds`] and [`answers`] (tables of open holds and
-//! remembered answers), [`look`] (use by region), [`restore`] (what comes back from disk), [`export`] (all of
+//! step), [`exchange`] (what
+//! peers are told and what they tell), [`give`] (refunds, settles, releases), [`holds`] and [`answers`] (tables of open holds and
+//! remembered answers), [`look`] (use by region), [`mesh`] (the other regions) and [`sharing`] (who may use
+//! what is left of an approximate limit), [`restore`] (what comes back from disk), [`export`] (all of
 //! it at once).
 //!
 //! Invariants kept here, with the tests that hold them (in `tests/laws/`):
@@ -28,14 +30,18 @@
 pub mod answers;
 pub mod check;
 pub mod counter;
+pub mod exchange;
 pub mod export;
 pub mod give;
 pub mod hold;
 pub mod holds;
 pub mod idempotency;
+mod judge;
 pub mod look;
+pub mod mesh;
 pub mod restore;
 pub mod shard;
+pub mod sharing;
 
 use std::hash::BuildHasher;
 use std::hash::Hasher;
@@ -45,20 +51,25 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 
 use ahash::RandomState;
+use arc_swap::ArcSwap;
 use compact_str::CompactString;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use parking_lot::RwLock;
 
 use crate::catalogue::intern::LimitId;
 use crate::domain::name::LimitName;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::ledger::counter::Entries;
+use crate::ledger::exchange::Reference;
+use crate::ledger::mesh::Mesh;
 use crate::ledger::shard::Entry;
 use crate::ledger::shard::GRACE;
 use crate::ledger::shard::Place;
 use crate::ledger::shard::Shard;
 use crate::usage::actor::ActorTable;
+use crate::usage::actor::Roster;
 use crate::usage::record::CounterId;
 use crate::usage::record::CounterRecord;
 
@@ -88,6 +99,9 @@ pub struct Ledger {
     tenants: Box<[Mutex<HashMap<CompactString, u32>>]>,
     refused_keys: AtomicU64,
     actors: ActorTable,
+    roster: RwLock<Roster>,
+    urgent: Mutex<Vec<Reference>>,
+    mesh: ArcSwap<Mesh>,
     start: u32,
     sweep_next: AtomicU32,
 }
@@ -110,6 +124,9 @@ impl Ledger {
             keys: AtomicUsize::new(0),
             tenants: (0..TENANT_SHARDS).map(|_| Mutex::default()).collect(),
             refused_keys: AtomicU64::new(0),
+            roster: RwLock::new(Roster::new(actors.clone())),
+            urgent: Mutex::default(),
+            mesh: ArcSwap::default(),
             actors,
             start,
             sweep_next: AtomicU32::new(0),

@@ -16,6 +16,7 @@ use crate::ledger::counter::Counter;
 use crate::ledger::hold::HoldRecord;
 use crate::ledger::hold::HoldState;
 use crate::ledger::shard::Name;
+use crate::usage::actor::Site;
 use crate::usage::record::CounterId;
 use crate::usage::record::CounterRecord;
 
@@ -67,8 +68,11 @@ impl Ledger {
         self.with_counter(limit, tenant, key, record.epoch, |counter| {
             counter.enter_epoch(record.epoch);
             if counter.epoch == record.epoch {
+                let sites = self.roster.read();
+                let region = |actor| self.actors.get(actor).map(|actor| &actor.region);
                 counter.merge(record, self.actors.own(), self.start, |actor| {
-                    self.actors.is_home(actor)
+                    let site = region(actor).and_then(|region| sites.known_site(region));
+                    site.unwrap_or(Site::HOME)
                 });
             }
         });

@@ -82,6 +82,13 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(u32);
 
+impl Place {
+    /// Its number in the shard.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// The counters of one shard.
 #[derive(Debug)]
 pub struct Shard {
@@ -89,6 +96,9 @@ pub struct Shard {
     chunks: Vec<Vec<Option<Entry>>>,
     free: Vec<u32>,
     dirty: Vec<u32>,
+    /// Places of counters that peers lack something of.
+    unsent: Vec<u32>,
+    keeps_for_peers: bool,
     swept: u32,
     /// No counter that was removed had a higher version.
     floor: u64,
@@ -109,6 +119,8 @@ impl Shard {
             chunks: Vec::new(),
             free: Vec::new(),
             dirty: Vec::new(),
+            unsent: Vec::new(),
+            keeps_for_peers: false,
             swept: 0,
             floor: counter::version(Stamp { start, count: 0 }),
             horizon: Timestamp::from_nanos(i64::MIN),
@@ -210,6 +222,9 @@ impl Shard {
             entry.counter.dirty = true;
             self.dirty.push(place.0);
         }
+        if self.keeps_for_peers && entry.counter.mark_unsent() {
+            self.unsent.push(place.0);
+        }
         entry.counter.touch(self.floor);
         Some(&mut entry.counter)
     }
@@ -234,6 +249,48 @@ impl Shard {
                 each(&entry.name, &mut entry.counter);
             }
         }
+    }
+
+    /// Whether changes are kept for peers from now on.
+    pub fn keep_for_peers(&mut self, kept: bool) {
+        self.keeps_for_peers = kept;
+        if !kept {
+            self.drain_unsent(|_, _, _| {});
+        }
+    }
+
+    /// Peers lack something of the counter at a place that did not change itself.
+    pub fn mark_unsent(&mut self, place: Place) {
+        if self.keeps_for_peers
+            && let Some(entry) = self.cell_mut(place.0)
+            && entry.counter.mark_unsent()
+        {
+            self.unsent.push(place.0);
+        }
+    }
+
+    /// Hands out every counter that peers lack something of; whoever takes it takes the mark from it.
+    pub fn drain_unsent(&mut self, mut each: impl FnMut(u32, &Name, &mut Counter)) {
+        for place in mem::take(&mut self.unsent) {
+            if let Some(entry) = self.cell_mut(place)
+                && entry.counter.is_unsent()
+            {
+                each(place, &entry.name, &mut entry.counter);
+                entry.counter.take_unsent();
+            }
+        }
+    }
+
+    /// The counter that stands at a place by now.
+    pub fn at(&mut self, place: u32) -> Option<(&Name, &mut Counter)> {
+        self.cell_mut(place)
+            .map(|entry| (&entry.name, &mut entry.counter))
+    }
+
+    /// Places where a counter stands.
+    pub fn places(&self) -> impl Iterator<Item = u32> {
+        let cells = u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX);
+        (0..cells).filter(|place| self.cell(*place).is_some())
     }
 
     /// Looks at up to `cells` places, going on from the last call, and removes counters that are dead at
@@ -270,6 +327,7 @@ impl Shard {
             self.chunks = Vec::new();
             self.free = Vec::new();
             self.dirty = Vec::new();
+            self.unsent = Vec::new();
         }
         true
     }

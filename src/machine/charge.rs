@@ -230,6 +230,7 @@ impl Machine {
             keep: false,
             store_failed: false,
             judge_only: true,
+            boot: Span::ZERO,
             words: &[],
         });
         outcome.items[0]
@@ -527,6 +528,7 @@ fn ledger_request<'a>(charge: &'a Charge, items: &'a [Item<'a>], now: Timestamp)
         keep: true,
         store_failed: false,
         judge_only: false,
+        boot: Span::ZERO,
         words: &[],
     }
 }

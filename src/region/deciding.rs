@@ -85,6 +85,7 @@ impl Answered {
             items,
             receipts: self.receipts.clone(),
             records: Vec::new(),
+            is_urgent: false,
         };
         Some((local, outcome))
     }
@@ -507,6 +508,7 @@ impl Region {
         let word = Word::Decided(strict::held(item.limit, None, item.cost, now));
         self.ledger.check(&Request {
             now,
+            boot: self.clock.boot(),
             tenant,
             items: &[item],
             hold: None,

@@ -15,6 +15,20 @@ use crate::domain::name::RegionName;
 #[serde(transparent)]
 pub struct ActorId(pub u32);
 
+/// The number of a region inside one process, meaningful nowhere else.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Site(pub u8);
+
+impl Site {
+    /// This region.
+    pub const HOME: Self = Self(0);
+    /// Regions that are told apart at most, this one among them.
+    pub const MAX: u8 = 32;
+}
+
 /// One process of one region.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Actor {
@@ -71,5 +85,83 @@ impl ActorTable {
     pub fn is_home(&self, id: ActorId) -> bool {
         self.get(id)
             .is_some_and(|actor| actor.region == self.own_actor().region)
+    }
+}
+
+/// Processes of other regions at most whose slots are told apart; names beyond are refused.
+const PEER_ACTORS_MAX: usize = 4096;
+/// Numbers of actors that the store does not know begin here.
+const PEER_ACTORS_FROM: u32 = 1 << 31;
+
+/// The processes that peers told of, and the numbers of their regions.
+///
+/// The store knows the processes of its own region alone; the numbers given here live as long as this process.
+#[derive(Clone, Debug)]
+pub struct Roster {
+    own: ActorTable,
+    peers: Vec<(Actor, Site)>,
+    regions: Vec<RegionName>,
+}
+
+impl Roster {
+    /// A roster that knows what the store knows.
+    pub fn new(own: ActorTable) -> Self {
+        let regions = vec![own.own_actor().region.clone()];
+        Self {
+            own,
+            peers: Vec::new(),
+            regions,
+        }
+    }
+
+    /// The number of a region, which it gets when it is first asked for; `None` when there are too many.
+    pub fn site(&mut self, region: &RegionName) -> Option<Site> {
+        let known = self.regions.iter().position(|known| known == region);
+        let place = known.unwrap_or(self.regions.len());
+        let site = u8::try_from(place).ok().map(Site)?;
+        if known.is_none() {
+            self.regions.push(region.clone());
+        }
+        Some(site)
+    }
+
+    /// The number of a region that has one.
+    pub fn known_site(&self, region: &RegionName) -> Option<Site> {
+        let place = self.regions.iter().position(|known| known == region)?;
+        u8::try_from(place).ok().map(Site)
+    }
+
+    /// The region with this number.
+    pub fn region(&self, site: Site) -> Option<&RegionName> {
+        self.regions.get(usize::from(site.0))
+    }
+
+    /// The number of a process and of its region, given when they are first asked for; `None` when there are too
+    /// many.
+    pub fn number(&mut self, actor: &Actor) -> Option<(ActorId, Site)> {
+        if let Some(place) = self.own.actors.iter().position(|known| known == actor) {
+            let site = self.site(&actor.region)?;
+            return Some((ActorId(u32::try_from(place).ok()?), site));
+        }
+        let known = self.peers.iter().position(|(known, _)| known == actor);
+        let place = match known {
+            Some(place) => place,
+            None if self.peers.len() >= PEER_ACTORS_MAX => return None,
+            None => {
+                let site = self.site(&actor.region)?;
+                self.peers.push((actor.clone(), site));
+                self.peers.len() - 1
+            }
+        };
+        let number = PEER_ACTORS_FROM.checked_add(u32::try_from(place).ok()?)?;
+        Some((ActorId(number), self.peers.get(place)?.1))
+    }
+
+    /// The process behind a number.
+    pub fn actor(&self, id: ActorId) -> Option<&Actor> {
+        match id.0.checked_sub(PEER_ACTORS_FROM) {
+            Some(place) => self.peers.get(place as usize).map(|(actor, _)| actor),
+            None => self.own.get(id),
+        }
     }
 }

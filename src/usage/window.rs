@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::domain::time::WindowId;
 use crate::usage::actor::ActorId;
+use crate::usage::actor::Site;
 
 /// What one other actor has charged and given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +21,24 @@ pub struct Slot {
     pub p: u64,
     /// Given back.
     pub n: u64,
-    /// Whether the actor is an earlier process of this region.
-    pub home: bool,
+    /// Its region; earlier processes of this region are of [`Site::HOME`].
+    pub site: Site,
+}
+
+/// By how much a join raised a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Raise {
+    /// Charged.
+    pub p: u64,
+    /// Given back.
+    pub n: u64,
+}
+
+impl Raise {
+    /// Whether nothing was news.
+    pub const fn is_zero(self) -> bool {
+        self.p == 0 && self.n == 0
+    }
 }
 
 /// Use in one window.
@@ -56,16 +73,21 @@ impl WindowUse {
     }
 
     fn net(&self, away: bool) -> u64 {
-        let mut net = i128::from(self.own_p) - i128::from(self.own_n);
-        for slot in self.others().iter().filter(|slot| away || slot.home) {
-            net += i128::from(slot.p) - i128::from(slot.n);
-        }
-        u64::try_from(net.max(0)).unwrap_or(u64::MAX)
+        let own = i128::from(self.own_p) - i128::from(self.own_n);
+        let others = self.others().iter();
+        let counted = others.filter(|slot| away || slot.site == Site::HOME);
+        clamped(own + counted.map(net).sum::<i128>())
     }
 
     /// Units in use by this region, all its processes together; a sum below zero counts as zero.
     pub fn home(&self) -> u64 {
         self.net(false)
+    }
+
+    /// Units in use by another region, as far as they are known here.
+    pub fn of(&self, site: Site) -> u64 {
+        let others = self.others().iter();
+        clamped(others.filter(|slot| slot.site == site).map(net).sum())
     }
 
     /// Units in use by all regions, as far as they are known here.
@@ -93,23 +115,33 @@ impl WindowUse {
             .map_or(&[], |others| others.as_slice())
     }
 
-    /// Joins what is known of another actor's slot. Returns whether anything was news.
-    pub fn merge_slot(&mut self, news: Slot) -> bool {
-        if news.p == 0 && news.n == 0 {
-            return false;
+    /// Joins what is known of another actor's slot; says what was news.
+    pub fn merge_slot(&mut self, news: Slot) -> Raise {
+        let mut raise = Raise {
+            p: news.p,
+            n: news.n,
+        };
+        if raise.is_zero() {
+            return raise;
         }
         let others = self.others.get_or_insert_default();
         match others.iter_mut().find(|slot| slot.actor == news.actor) {
             Some(known) => {
-                let is_news = news.p > known.p || news.n > known.n;
+                raise.p = news.p.saturating_sub(known.p);
+                raise.n = news.n.saturating_sub(known.n);
                 known.p = known.p.max(news.p);
                 known.n = known.n.max(news.n);
-                is_news
             }
-            None => {
-                others.push(news);
-                true
-            }
+            None => others.push(news),
         }
+        raise
     }
+}
+
+fn net(slot: &Slot) -> i128 {
+    i128::from(slot.p) - i128::from(slot.n)
+}
+
+fn clamped(net: i128) -> u64 {
+    u64::try_from(net.max(0)).unwrap_or(u64::MAX)
 }

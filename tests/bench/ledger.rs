@@ -10,6 +10,7 @@ use governor::Quota;
 use governor::RateLimiter;
 use highwater::catalogue::intern::LimitId;
 use highwater::domain::limit::Limit;
+use highwater::domain::time::Span;
 use highwater::domain::time::Timestamp;
 use highwater::ledger::Bounds;
 use highwater::ledger::Ledger;
@@ -92,6 +93,7 @@ pub fn check(ledger: &Ledger, limit: &Limit, key: &str, now: Timestamp) -> bool 
         keep: false,
         store_failed: false,
         judge_only: false,
+        boot: Span::ZERO,
         words: &[],
     };
     ledger.check(&request).allowed

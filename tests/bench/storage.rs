@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use highwater::domain::time::Span;
 use highwater::domain::time::Timestamp;
 use highwater::store::Batch;
 
@@ -66,6 +67,7 @@ pub fn memory_and_restart() -> Vec<Row> {
                     keep: false,
                     store_failed: false,
                     judge_only: false,
+                    boot: Span::ZERO,
                     words: &[],
                 };
                 assert!(region.ledger.check(&request).allowed, "a fresh key");

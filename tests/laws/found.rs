@@ -314,6 +314,7 @@ fn making_room_for_one_limit_of_a_check_spares_the_others() {
             keep: false,
             store_failed: false,
             judge_only: false,
+            boot: Span::ZERO,
             words: &[],
         });
         assert!(outcome.allowed);

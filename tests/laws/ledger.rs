@@ -8,6 +8,7 @@ use std::thread;
 use highwater::domain::decision::Decision;
 use highwater::domain::limit::Rule;
 use highwater::domain::name::Key;
+use highwater::domain::time::Span;
 use highwater::ledger::Ledger;
 use highwater::ledger::check::Item;
 use highwater::ledger::check::Outcome;
@@ -62,6 +63,7 @@ fn ask_all(ledger: &Ledger, desks: &[&Desk], cost: u64, at_ms: i64) -> Outcome {
         keep: false,
         store_failed: false,
         judge_only: false,
+        boot: Span::ZERO,
         words: &[],
     })
 }

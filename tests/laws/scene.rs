@@ -254,6 +254,7 @@ impl Desk {
         let items = [self.item(cost)];
         ledger.check(&Request {
             judge_only: false,
+            boot: Span::ZERO,
             words: &[],
             now,
             tenant: &self.tenant,

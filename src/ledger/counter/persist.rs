@@ -9,6 +9,7 @@ use crate::ledger::counter::State;
 use crate::ledger::counter::VERSION_MASK;
 use crate::ledger::counter::version;
 use crate::usage::actor::ActorId;
+use crate::usage::actor::Site;
 use crate::usage::record::BucketLevel;
 use crate::usage::record::CounterId;
 use crate::usage::record::CounterRecord;
@@ -63,13 +64,13 @@ impl Counter {
         record
     }
 
-    /// Joins a record of earlier processes or other regions; `home` tells which actors are of this region.
+    /// Joins a record of earlier processes or other regions; `site` tells an actor's region.
     pub fn merge(
         &mut self,
         record: &CounterRecord,
         own: ActorId,
         own_start: u32,
-        home: impl Fn(ActorId) -> bool,
+        site: impl Fn(ActorId) -> Site,
     ) {
         for (id, counter) in &record.windows {
             let Some(window) = self.window_mut(*id) else {
@@ -81,7 +82,7 @@ impl Counter {
                         actor,
                         p,
                         n,
-                        home: home(actor),
+                        site: site(actor),
                     });
                 }
             }

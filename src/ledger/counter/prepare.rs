@@ -99,7 +99,12 @@ impl Counter {
         {
             return;
         }
-        let at = calendar_window(calendar, self.windows[0].id, now);
+        let newest = if self.is_entered {
+            self.windows[0].id
+        } else {
+            WindowId(i64::MIN)
+        };
+        let at = calendar_window(calendar, newest, now);
         self.state = State::Calendar {
             start: at.start,
             end: at.end,
@@ -110,29 +115,33 @@ impl Counter {
     fn prepare_bucket(&mut self, flow: &Flow, now: Timestamp) {
         let length = segment_length(flow);
         self.enter(self.held_window(Window::aligned(now, length).id, now));
-        let level = if let State::Bucket(level) = self.state {
-            level
-        } else {
-            // A level is lost only with the region's disk; the use itself may have come back from other
-            // regions. Of the last two segments all is taken to be drawn still.
-            let [newest, before] = &self.windows;
-            let mut used = u128::from(newest.home());
-            if before.id.0 >= newest.id.0.saturating_sub_unsigned(length.as_nanos()) {
-                used += u128::from(before.home());
-            }
-            Level {
-                drawn: used.saturating_mul(u128::from(flow.per.as_nanos())),
-                at: now,
-            }
-        };
-        self.state = State::Bucket(level.at(flow, now));
+        if let State::Bucket(level) = self.state {
+            self.state = State::Bucket(self.draw_elsewhere(level, flow, now));
+            return;
+        }
+        // A level is lost only with the region's disk; the use itself may have come back from other
+        // regions. Of the last two segments all is taken to be drawn still.
+        let [newest, before] = &self.windows;
+        let mut used = u128::from(self.used(newest));
+        if before.id.0 >= newest.id.0.saturating_sub_unsigned(length.as_nanos()) {
+            used += u128::from(self.used(before));
+        }
+        if self.is_shared {
+            // Other regions may have drawn a bucketful many times over in that time; they left no debt.
+            used = used.min(u128::from(flow.capacity));
+        }
+        self.forget_drawn_elsewhere();
+        self.state = State::Bucket(Level {
+            drawn: used.saturating_mul(u128::from(flow.per.as_nanos())),
+            at: now,
+        });
     }
 
     /// The window to decide in when `now` lies in `current`: the newest one if that began at most
     /// [`BACK_STEP_MAX`] ahead, so that a clock that was set back a little opens no closed window again.
     fn held_window(&self, current: WindowId, now: Timestamp) -> WindowId {
         let newest = self.windows[0].id;
-        if current < newest && newest.0 <= now.plus(BACK_STEP_MAX).as_nanos() {
+        if self.is_entered && current < newest && newest.0 <= now.plus(BACK_STEP_MAX).as_nanos() {
             newest
         } else {
             current
@@ -142,25 +151,37 @@ impl Counter {
     /// Makes `id` the newest window and keeps the one that is left.
     pub(super) fn enter(&mut self, id: WindowId) {
         if self.windows[0].id != id {
+            self.leave_to_peers(id);
             let entered = self.take_window(id);
             let left = mem::replace(&mut self.windows[0], entered);
-            self.windows[1] = left;
+            if left.id.0 != i64::MIN {
+                self.windows[1] = left;
+            }
+            self.entered_another();
         }
+        self.is_entered = true;
     }
 
     /// Makes `id` the newest window and the one that ends where it begins the window before.
     fn enter_pair(&mut self, id: WindowId, length: Span) {
         let before = WindowId(id.0.saturating_sub_unsigned(length.as_nanos()));
         if self.windows[0].id != id || self.windows[1].id != before {
+            self.leave_to_peers(id);
+            let is_another = self.windows[0].id != id;
             self.windows = [self.take_window(id), self.take_window(before)];
+            if is_another {
+                self.entered_another();
+            }
         }
+        self.is_entered = true;
     }
 
     /// Takes a window out, or an empty one of that name when it is not known.
     fn take_window(&mut self, id: WindowId) -> WindowUse {
         let known = self.windows.iter_mut().find(|window| window.id == id);
-        known.map_or(WindowUse::new(id), |known| {
-            mem::replace(known, WindowUse::new(WindowId(i64::MIN)))
-        })
+        match known {
+            Some(known) => mem::replace(known, WindowUse::new(WindowId(i64::MIN))),
+            None => self.take_ahead(id).unwrap_or(WindowUse::new(id)),
+        }
     }
 }

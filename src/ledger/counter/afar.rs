@@ -1,0 +1,322 @@
+//! What a counter knows of other regions, and what they are to be told.
+//!
+//! A peer's clock may be a little ahead, so peers can be in a window that this region has not come to. Such a
+//! window is kept aside until this region's own time enters it: never does a peer's word move a window.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::bucket::Flow;
+use crate::algorithm::bucket::Level;
+use crate::domain::limit::Limit;
+use crate::domain::limit::Split;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::domain::time::WindowId;
+use crate::ledger::counter::Counter;
+use crate::ledger::counter::State;
+use crate::ledger::counter::flow;
+use crate::ledger::mesh::Mesh;
+use crate::ledger::sharing::Gossip;
+use crate::ledger::sharing::Position;
+use crate::ledger::sharing::Shared;
+use crate::ledger::sharing::Sharing;
+use crate::usage::actor::ActorId;
+use crate::usage::actor::Site;
+use crate::usage::window::Raise;
+use crate::usage::window::Slot;
+use crate::usage::window::WindowUse;
+
+/// Windows that are kept aside at most.
+const AHEAD_MAX: usize = 2;
+
+/// What other regions make necessary.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Afar {
+    /// Windows that peers have entered and this region has not.
+    ahead: SmallVec<[WindowUse; 1]>,
+    /// Units of a bucket that were drawn elsewhere and are not in its level yet; below zero: given back.
+    drawn: i128,
+    /// How this region shares the limit with the others.
+    sharing: Option<Sharing>,
+    /// When peers were last told of this counter, by boot time.
+    told_at: Span,
+}
+
+/// Refused demand is told this often.
+const DEMAND_TOLD_EVERY: Span = Span::from_ms(300);
+/// Buckets that are full again sooner are too small to be shared out: a share would be spent before it is known.
+const SHARED_REFILL_MIN: Span = Span::from_seconds(3);
+
+/// Which windows a peer is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Those that changed, with this process's own slot.
+    Changed,
+    /// Those that changed, with all slots.
+    ChangedWithAll,
+    /// All of them, with all slots.
+    Everything,
+}
+
+impl Counter {
+    pub(super) fn afar_mut(&mut self) -> &mut Afar {
+        self.afar.get_or_insert_default()
+    }
+
+    /// Own changes since the last call to [`Counter::take_unsent`] are marked from now on; returns whether this is
+    /// the first.
+    pub fn mark_unsent(&mut self) -> bool {
+        !std::mem::replace(&mut self.unsent[0], true)
+    }
+
+    /// Whether peers lack something.
+    pub const fn is_unsent(&self) -> bool {
+        self.unsent[0] || self.unsent[1]
+    }
+
+    /// From here on peers are taken to have everything.
+    pub const fn take_unsent(&mut self) -> [bool; 2] {
+        std::mem::replace(&mut self.unsent, [false; 2])
+    }
+
+    /// Shows every window with its slots: the own one first, if it has one, then those of others.
+    pub fn show(
+        &self,
+        told: Told,
+        unsent: [bool; 2],
+        own: ActorId,
+        mut each: impl FnMut(WindowId, &[Slot]),
+    ) {
+        let mut slots: SmallVec<[Slot; 8]> = SmallVec::new();
+        let wanted = |place: usize| told == Told::Everything || unsent[place];
+        let windows = self.windows.iter().enumerate();
+        let windows = windows.filter(|(place, _)| wanted(*place));
+        let ahead = self.afar.iter().flat_map(|afar| &afar.ahead);
+        let ahead = ahead.filter(|_| told == Told::Everything);
+        for window in windows.map(|(_, window)| window).chain(ahead) {
+            slots.clear();
+            let (p, n) = window.own();
+            if p > 0 || n > 0 {
+                slots.push(Slot {
+                    actor: own,
+                    p,
+                    n,
+                    site: Site::HOME,
+                });
+            }
+            if told != Told::Changed {
+                slots.extend_from_slice(window.others());
+            }
+            if !slots.is_empty() {
+                each(window.id, &slots);
+            }
+        }
+    }
+
+    /// Joins what a peer told of one slot in one window; what is known of this process itself is not asked for.
+    /// Says what was news.
+    pub fn hear(&mut self, id: WindowId, slot: Slot) -> Raise {
+        let Some(window) = self.window_heard_of(id) else {
+            return Raise::default();
+        };
+        let raise = window.merge_slot(slot);
+        let counts = self.is_shared || slot.site == Site::HOME;
+        if counts && !raise.is_zero() && matches!(self.state, State::Bucket(_)) {
+            self.afar_mut().drawn += i128::from(raise.p) - i128::from(raise.n);
+        }
+        raise
+    }
+
+    fn sharing(&mut self, boot: Span) -> &mut Sharing {
+        let afar = self.afar_mut();
+        afar.sharing.get_or_insert_with(|| Sharing::new(boot))
+    }
+
+    /// Units are asked for, whatever comes of it.
+    pub fn attempt(&mut self, boot: Span, units: u64) {
+        self.sharing(boot).attempt(boot, units);
+    }
+
+    /// Whether refused demand is to be told to peers.
+    pub fn wants_to_tell(&self, boot: Span) -> bool {
+        let told_at = self.afar.as_ref().map_or(Span::ZERO, |afar| afar.told_at);
+        boot.minus(told_at) >= DEMAND_TOLD_EVERY
+    }
+
+    /// May `units` that are left by all that is known be taken by this region?
+    pub fn share(
+        &mut self,
+        limit: &Limit,
+        mesh: &Mesh,
+        boot: Span,
+        units: u64,
+        now: Timestamp,
+    ) -> Shared {
+        let standing = self.standing(&limit.rule, now);
+        let at = self.position(limit, mesh, boot, standing.remaining);
+        match self.sharing(boot).judge(&at, units) {
+            Shared::Refused { retry_after } => Shared::Refused {
+                retry_after: retry_after.min(standing.reset_after),
+            },
+            granted => granted,
+        }
+    }
+
+    /// Whether a charge brought this counter so near its limit that peers are to be told at once.
+    pub fn wants_push(&mut self, limit: &Limit, mesh: &Mesh, boot: Span, remaining: u64) -> bool {
+        if mesh.regions <= 1 {
+            return false;
+        }
+        let at = self.position(limit, mesh, boot, remaining);
+        self.sharing(boot).wants_push(&at)
+    }
+
+    fn position<'a>(
+        &self,
+        limit: &Limit,
+        mesh: &'a Mesh,
+        boot: Span,
+        remaining: u64,
+    ) -> Position<'a> {
+        let flow = flow(&limit.rule);
+        let is_small = flow.is_some_and(|flow| flow.time_to_refill() < SHARED_REFILL_MIN);
+        Position {
+            boot,
+            mesh,
+            own: self.windows[0].home(),
+            remaining,
+            quota: limit.rule.quota(),
+            split: if is_small { Split::None } else { limit.split },
+            on_partition: limit.on_partition,
+            bucket: flow.map(|flow| flow.capacity),
+        }
+    }
+
+    /// Whether all slots are to be told, so that peers learn of each other's too.
+    pub fn is_near(&self) -> bool {
+        let sharing = self.afar.as_ref().and_then(|afar| afar.sharing.as_ref());
+        sharing.is_some_and(|sharing| sharing.is_near(self.windows[0].home()))
+    }
+
+    /// Notes that peers are told of this counter in `round`; what is to be said of this region's demand.
+    pub fn tell(&mut self, round: u64, boot: Span) -> Option<Gossip> {
+        let own = self.windows[0].home();
+        let afar = self.afar.as_mut()?;
+        afar.told_at = boot;
+        let sharing = afar.sharing.as_mut()?;
+        sharing.gathered(round, own);
+        Some(sharing.gossip(boot))
+    }
+
+    /// A peer told of its demand, or at least of its use.
+    pub fn hear_demand(&mut self, boot: Span, from: Site, gossip: Option<Gossip>) {
+        if !self.is_shared {
+            return;
+        }
+        let sharing = self.sharing(boot);
+        sharing.news();
+        if let Some(gossip) = gossip {
+            sharing.hear(boot, from, gossip);
+        }
+    }
+
+    /// What a peer knows of the end of this counter's life.
+    pub fn live_until(&mut self, dead_at: Timestamp) {
+        self.dead_at = self.dead_at.max(dead_at);
+    }
+
+    /// The window `id`, which may lie ahead; `None` when it is over here.
+    fn window_heard_of(&mut self, id: WindowId) -> Option<&mut WindowUse> {
+        if let Some(place) = self.windows.iter().position(|window| window.id == id) {
+            return self.windows.get_mut(place);
+        }
+        if id < self.windows[0].id {
+            if id < self.windows[1].id {
+                return None;
+            }
+            self.windows[1] = WindowUse::new(id);
+            return self.windows.get_mut(1);
+        }
+        if !self.is_entered {
+            self.windows[1] = std::mem::replace(&mut self.windows[0], WindowUse::new(id));
+            return self.windows.get_mut(0);
+        }
+        let ahead = &mut self.afar_mut().ahead;
+        match ahead.iter().position(|window| window.id == id) {
+            Some(place) => ahead.get_mut(place),
+            None => {
+                if ahead.len() >= AHEAD_MAX {
+                    // Time comes to the earliest first.
+                    let last = (0..ahead.len()).max_by_key(|place| ahead[*place].id)?;
+                    if ahead[last].id < id {
+                        return None;
+                    }
+                    ahead.swap_remove(last);
+                }
+                ahead.push(WindowUse::new(id));
+                ahead.last_mut()
+            }
+        }
+    }
+
+    /// Puts the windows aside that only peers have come to when this region's time is at `id`.
+    pub(super) fn leave_to_peers(&mut self, id: WindowId) {
+        if self.is_entered {
+            return;
+        }
+        for place in [1, 0] {
+            if self.windows[place].id > id {
+                let later =
+                    std::mem::replace(&mut self.windows[place], WindowUse::new(WindowId(i64::MIN)));
+                let ahead = &mut self.afar_mut().ahead;
+                if ahead.len() < AHEAD_MAX {
+                    ahead.push(later);
+                }
+            }
+        }
+    }
+
+    /// Takes out a window that was kept aside.
+    pub(super) fn take_ahead(&mut self, id: WindowId) -> Option<WindowUse> {
+        let ahead = &mut self.afar.as_mut()?.ahead;
+        let place = ahead.iter().position(|window| window.id == id)?;
+        Some(ahead.swap_remove(place))
+    }
+
+    /// The newest window is another one now.
+    pub(super) fn entered_another(&mut self) {
+        self.unsent = [false, self.unsent[0]];
+        let newest = self.windows[0].id;
+        let own = self.windows[0].home();
+        if let Some(afar) = &mut self.afar {
+            afar.ahead.retain(|window| window.id > newest);
+            if let Some(sharing) = &mut afar.sharing {
+                sharing.enter(own);
+            }
+        }
+    }
+
+    /// The level of `now` with what was drawn elsewhere since it was last looked at.
+    pub(super) fn draw_elsewhere(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
+        let mut level = level.at(flow, now);
+        if let Some(afar) = &mut self.afar
+            && afar.drawn != 0
+        {
+            let units = std::mem::take(&mut afar.drawn);
+            let magnitude = u64::try_from(units.unsigned_abs()).unwrap_or(u64::MAX);
+            if units > 0 {
+                level.draw(flow, magnitude);
+            } else {
+                level.put_back(flow, magnitude);
+            }
+        }
+        level
+    }
+
+    /// What was drawn elsewhere is in the level already.
+    pub(super) fn forget_drawn_elsewhere(&mut self) {
+        if let Some(afar) = &mut self.afar {
+            afar.drawn = 0;
+        }
+    }
+}

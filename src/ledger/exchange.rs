@@ -1,0 +1,208 @@
+//! What regions tell each other of their counters: gathering own changes, hearing those of peers.
+//!
+//! A peer's word raises slots that belong to other processes and nothing else: it opens no window here, moves no
+//! clock, and what it says of this process itself is not news. Counters that were never seen here are kept.
+
+use std::sync::Arc;
+
+use crate::catalogue::intern::LimitId;
+use crate::domain::name::KEY_BYTES_MAX;
+use crate::domain::name::is_tenant_name;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::domain::time::WindowId;
+use crate::ledger::Ledger;
+use crate::ledger::SHARDS;
+use crate::ledger::counter::Counter;
+use crate::ledger::mesh::Mesh;
+use crate::ledger::shard::GRACE;
+use crate::ledger::shard::Name;
+use crate::ledger::shard::Place;
+use crate::usage::actor::Actor;
+use crate::usage::actor::ActorId;
+use crate::usage::actor::Site;
+use crate::usage::window::Slot;
+
+/// A calendar window's name is civil time, which lies up to this far from its start.
+const CIVIL_OFFSET_MAX: Span = Span::from_seconds(24 * 3600);
+
+/// Where a counter stands in this ledger. After the counter ended, another may stand there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reference(pub u64);
+
+impl Reference {
+    const fn new(shard: usize, place: u32) -> Self {
+        Self((shard as u64) << 32 | place as u64)
+    }
+
+    pub(super) const fn of(shard: usize, place: Place) -> Self {
+        Self::new(shard, place.number())
+    }
+
+    const fn shard(self) -> usize {
+        (self.0 >> 32) as usize % SHARDS
+    }
+
+    const fn place(self) -> u32 {
+        (self.0 & 0xffff_ffff) as u32
+    }
+}
+
+/// What a peer tells of one counter, before its windows.
+#[derive(Clone, Copy, Debug)]
+pub struct News<'a> {
+    /// The limit.
+    pub limit: LimitId,
+    /// The tenant.
+    pub tenant: &'a str,
+    /// The key, or nothing.
+    pub key: &'a str,
+    /// The epoch of the use.
+    pub epoch: u64,
+    /// From here on it can change no decision.
+    pub dead_at: Timestamp,
+}
+
+/// What came of a peer's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Kept, or known before.
+    Kept,
+    /// The use ended, or its epoch did.
+    Over,
+    /// The window begins too far ahead.
+    TooFarAhead,
+    /// There is no room for another counter, or its name is none.
+    Refused,
+}
+
+impl Ledger {
+    /// Whether changes are kept for peers from now on.
+    pub fn keep_for_peers(&self, kept: bool) {
+        for shard in &self.shards {
+            shard.lock().keep_for_peers(kept);
+        }
+    }
+
+    /// Says how it stands with the other regions.
+    pub fn set_mesh(&self, mesh: Mesh) {
+        self.mesh.store(Arc::new(mesh));
+    }
+
+    /// How it stands with the other regions, as last told.
+    pub fn mesh(&self) -> Arc<Mesh> {
+        self.mesh.load_full()
+    }
+
+    /// The number of a process and of its region.
+    pub fn number(&self, actor: &Actor) -> Option<(ActorId, Site)> {
+        self.roster.write().number(actor)
+    }
+
+    /// The number of a region.
+    pub fn site(&self, region: &crate::domain::name::RegionName) -> Option<Site> {
+        self.roster.write().site(region)
+    }
+
+    /// The process with this number.
+    pub fn actor(&self, id: ActorId) -> Option<Actor> {
+        self.roster.read().actor(id).cloned()
+    }
+
+    /// Hands out every counter of one shard that changed since the last call; whoever takes them tells the peers.
+    pub fn gather(&self, shard: usize, mut each: impl FnMut(Reference, &Name, &mut Counter)) {
+        let shard = shard % SHARDS;
+        self.shards[shard]
+            .lock()
+            .drain_unsent(|place, name, counter| {
+                each(Reference::new(shard, place), name, counter);
+            });
+    }
+
+    /// Shows the counter at a reference; false when none stands there.
+    pub fn at(&self, reference: Reference, each: impl FnOnce(&Name, &mut Counter)) -> bool {
+        let mut shard = self.shards[reference.shard()].lock();
+        match shard.at(reference.place()) {
+            Some((name, counter)) => {
+                each(name, counter);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// References to all counters of one shard.
+    pub fn references(&self, shard: usize, out: &mut Vec<Reference>) {
+        let shard = shard % SHARDS;
+        let places = self.shards[shard].lock();
+        out.extend(places.places().map(|place| Reference::new(shard, place)));
+    }
+
+    /// Counters near their limits that peers should hear of at once.
+    pub fn take_urgent(&self) -> Vec<Reference> {
+        std::mem::take(&mut *self.urgent.lock())
+    }
+
+    /// Joins what a peer told of one counter. `windows` hands over each slot once, `then` sees the counter
+    /// afterwards.
+    pub fn hear(
+        &self,
+        news: &News<'_>,
+        now: Timestamp,
+        windows: impl Iterator<Item = (WindowId, Slot)>,
+        then: impl FnOnce(&mut Counter),
+    ) -> Heard {
+        if !is_tenant_name(news.tenant) || news.key.len() > KEY_BYTES_MAX {
+            return Heard::Refused;
+        }
+        if news.dead_at.plus(GRACE) <= now {
+            return Heard::Over;
+        }
+        let own = self.actors.own();
+        let (index, hash) = self.locate(news.limit, news.tenant, news.key);
+        let mut shard = self.shards[index].lock();
+        let place = match shard.find(hash, news.limit, news.tenant, news.key) {
+            Some(place) => place,
+            None => {
+                let mut room = self.admit_key(news.tenant, false);
+                if !room {
+                    self.relieve(&mut shard, now, &[]);
+                    room = self.admit_key(news.tenant, false);
+                }
+                if !room {
+                    return Heard::Refused;
+                }
+                let name = Name::new(news.limit, news.tenant, news.key);
+                shard.insert(hash, name, Counter::new(news.epoch))
+            }
+        };
+        let Some(entry) = shard.get(place) else {
+            return Heard::Refused;
+        };
+        let counter = &mut entry.counter;
+        if news.epoch < counter.epoch {
+            return Heard::Over;
+        }
+        counter.enter_epoch(news.epoch);
+        let mut heard = Heard::Kept;
+        for (window, slot) in windows {
+            if is_too_far_ahead(window, news.dead_at, now) {
+                heard = Heard::TooFarAhead;
+            } else if slot.actor != own {
+                counter.hear(window, slot);
+            }
+        }
+        if heard == Heard::Kept {
+            counter.live_until(news.dead_at);
+        }
+        then(counter);
+        heard
+    }
+}
+
+/// Whether a window begins more than its length and 10 s after `now`; its length is told by when its use ends.
+fn is_too_far_ahead(window: WindowId, dead_at: Timestamp, now: Timestamp) -> bool {
+    let start = Timestamp::from_nanos(window.0);
+    let latest = now.plus(dead_at.since(start)).plus(GRACE);
+    start > latest && start > now.plus(CIVIL_OFFSET_MAX)
+}
