@@ -29,6 +29,7 @@ use crate::domain::time::WindowId;
 use crate::replication::bytes::Cursor;
 pub use crate::replication::bytes::WireError;
 pub use crate::replication::writer::FrameWriter;
+pub use crate::replication::writer::bare;
 
 /// A writer is full from here on; the entry that crosses the line is still in.
 pub const FRAME_BYTES_MAX: usize = 64 << 10;

@@ -17,6 +17,7 @@ use crate::replication::wire::FORMAT;
 use crate::replication::wire::FRAME_BYTES_MAX;
 use crate::replication::wire::Head;
 use crate::replication::wire::flag;
+use crate::usage::actor::Actor;
 use crate::usage::actor::ActorId;
 use crate::usage::actor::ActorTable;
 
@@ -208,25 +209,38 @@ impl FrameWriter {
     /// When one is not.
     pub fn finish(self, head: &Head, actors: &ActorTable) -> Bytes {
         let mut frame = Vec::with_capacity(self.len());
-        put_head(&mut frame, head, &self.actors, actors);
+        let named = self.actors.iter().map(|id| {
+            actors
+                .get(*id)
+                .expect("invariant: slots are of actors that the table knows")
+        });
+        put_head(&mut frame, head, named);
         frame.extend_from_slice(&self.body);
         Bytes::from(frame)
     }
 }
 
-/// Writes all of a frame that stands before its body.
-pub(crate) fn put_head(out: &mut Vec<u8>, head: &Head, named: &[ActorId], actors: &ActorTable) {
+/// Writes all of a frame that stands before its body; the first of `named` is its sender.
+pub(crate) fn put_head<'a>(
+    out: &mut Vec<u8>,
+    head: &Head,
+    named: impl ExactSizeIterator<Item = &'a Actor>,
+) {
     out.push(FORMAT);
     out.push(head.kind.number());
     put(out, head.round);
     put(out, u64::from(head.part));
     put(out, u64::from(head.parts));
     put(out, named.len() as u64);
-    for id in named {
-        let actor = actors
-            .get(*id)
-            .expect("invariant: slots are of actors that the table knows");
+    for actor in named {
         put_text(out, actor.region.as_str());
         out.extend_from_slice(&actor.incarnation.to_le_bytes());
     }
+}
+
+/// A frame of `own` without a body.
+pub fn bare(head: &Head, own: &Actor) -> Bytes {
+    let mut frame = Vec::with_capacity(HEAD_BYTES_MAX + ACTOR_BYTES_MAX);
+    put_head(&mut frame, head, [own].into_iter());
+    Bytes::from(frame)
 }
