@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Data flows one way. The **pure half** ([`domain`], [`algorithm`], [`catalogue`], [`usage`], [`grants`],
-//! [`ledger`], [`machine`]) has no clock, randomness, input or output: `now` and seeds are arguments, outcomes
+//! [`ledger`], [`replication`], [`machine`]) has no clock, randomness, input or output: `now` and seeds are arguments, outcomes
 //! are values. The **shell** carries sockets, disk, clock and metrics around it. Imports point downwards only,
 //! in the order of this table; `tests/tidy.rs` holds all of this.
 //!
@@ -31,6 +31,7 @@
 //! | [`usage`] | the replicated truth: PN-counter per (limit, epoch, key, window), a slot per process |
 //! | [`grants`] | strict limits: the leader's book and a region's reservation; pure state machines |
 //! | [`ledger`] | the admission machine: shards, check all or none, holds, remembered answers, expiry |
+//! | [`replication`] | what to tell which peer when: frames, rounds, backlog, repair; pure |
 //! | [`machine`] | what the log drives: catalogue, book, log-decided checks; the same on every region |
 //! | [`store`] | SQLite: two files, a writer thread each, group commit, journal and fold, restore, backup |
 //! | [`telemetry`] | the one table of metric names, logs |
@@ -93,6 +94,7 @@ pub mod ledger;
 pub mod machine;
 pub mod peer;
 pub mod region;
+pub mod replication;
 pub mod server;
 pub mod store;
 pub mod telemetry;

@@ -7,13 +7,14 @@ use std::path::Path;
 use std::path::PathBuf;
 
 /// Modules from the bottom to the top; a module imports only from those before it.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 17] = [
     "domain",
     "algorithm",
     "catalogue",
     "usage",
     "grants",
     "ledger",
+    "replication",
     "machine",
     "store",
     "telemetry",
@@ -26,13 +27,14 @@ const ORDER: [&str; 16] = [
     "cli",
 ];
 /// Modules without clock, randomness, input or output.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
     "domain",
     "algorithm",
     "catalogue",
     "usage",
     "grants",
     "ledger",
+    "replication",
     "machine",
 ];
 /// Files longer than this are split.
