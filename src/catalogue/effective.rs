@@ -44,12 +44,9 @@ const UNLIMITED_WINDOW: Span = Span::from_seconds(86_400);
 /// How long a concurrency slot is held when nobody says otherwise.
 const DEFAULT_TTL: Span = Span::from_seconds(60);
 
-/// The modes that this build can decide.
-const fn is_available(mode: Mode) -> bool {
-    match mode {
-        Mode::Regional | Mode::Strict => true,
-        Mode::Approximate => false,
-    }
+/// What this build can decide.
+fn is_available(algorithm: Option<Algorithm>, mode: Mode) -> bool {
+    !(algorithm == Some(Algorithm::Concurrency) && mode == Mode::Approximate)
 }
 
 /// Where a field of an effective limit was written.
@@ -445,10 +442,10 @@ impl Judge<'_> {
                 return;
             }
         }
-        if !is_available(mode) {
+        if !is_available(algorithm, mode) {
             let name = field::mode_name(mode);
             let message = format!(
-                "\"{name}\" is not available in this build; write \"regional\" or \"strict\""
+                "\"{name}\" concurrency is not available in this build; write \"regional\" or \"strict\""
             );
             self.fault(Field::Mode, message);
         }

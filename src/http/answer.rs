@@ -51,6 +51,8 @@ pub struct Judged<'a> {
     pub epoch: u64,
     /// Units asked for.
     pub cost: u64,
+    /// Age of the oldest report of a peer.
+    pub staleness: Span,
     /// What it said.
     pub outcome: &'a ItemOutcome,
 }
@@ -100,6 +102,11 @@ pub struct ItemAnswer<'a> {
 impl<'a> ItemAnswer<'a> {
     /// The answer of one limit.
     pub fn new(judged: &Judged<'a>) -> Self {
+        let staleness = if judged.limit.mode == Mode::Approximate {
+            judged.staleness
+        } else {
+            Span::ZERO
+        };
         let outcome = judged.outcome;
         let limited = !judged.limit.unlimited;
         Self {
@@ -115,7 +122,7 @@ impl<'a> ItemAnswer<'a> {
             reset_after_ms: outcome.standing.reset_after.as_ms_ceil(),
             retry_after_ms: outcome.retry_after.map(Span::as_ms_ceil),
             decided_by: outcome.decided_by,
-            staleness_ms: 0,
+            staleness_ms: staleness.as_ms_ceil(),
             degraded: outcome.degraded,
             window_start_ms: outcome.window_start.map(Timestamp::as_unix_ms),
             epoch: judged.epoch,

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use crate::catalogue::view::View;
 use crate::domain::limit::Durability;
+use crate::domain::limit::Mode;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::http::access;
@@ -371,7 +372,17 @@ pub fn seen<'a>(
 }
 
 /// Writes down what the limits of a check said.
-pub fn judged<'a>(items: &[Item<'a>], outcome: &'a Outcome) -> SmallVec<[Judged<'a>; 2]> {
+pub fn judged<'a>(
+    region: &Region,
+    items: &[Item<'a>],
+    outcome: &'a Outcome,
+) -> SmallVec<[Judged<'a>; 2]> {
+    let is_shared = |item: &Item<'_>| item.limit.mode == Mode::Approximate;
+    let staleness = if items.iter().any(is_shared) {
+        region.staleness()
+    } else {
+        Span::ZERO
+    };
     items
         .iter()
         .zip(&outcome.items)
@@ -380,6 +391,7 @@ pub fn judged<'a>(items: &[Item<'a>], outcome: &'a Outcome) -> SmallVec<[Judged<
             key: item.key,
             epoch: item.epoch,
             cost: item.cost,
+            staleness,
             outcome,
         })
         .collect()
@@ -404,7 +416,7 @@ fn render(
         hold: None,
         in_batch,
     };
-    answer::render(&judged(items, outcome), &frame)
+    answer::render(&judged(region, items, outcome), &frame)
 }
 
 /// Many checks in one request; each is decided alone.

@@ -146,7 +146,7 @@ async fn opened(
             hold: outcome.allowed.then_some((hold_id.as_str(), ends)),
             in_batch: false,
         };
-        answer::render(&check::judged(&resolved.items, outcome), &frame)
+        answer::render(&check::judged(region, &resolved.items, outcome), &frame)
     };
     let opened = AtomicBool::new(false);
     let is_strict = parts(&keep, keyed.is_some()).is_some();
@@ -252,7 +252,10 @@ fn ended_early(
                 hold: Some((hold_id.as_str(), ends)),
                 in_batch: false,
             };
-            Ok(answer::render(&check::judged(items, &outcome), &frame))
+            Ok(answer::render(
+                &check::judged(region, items, &outcome),
+                &frame,
+            ))
         }
         Ended::Mismatch => Err(keyed::mismatch()),
         Ended::Changed | Ended::Decided(_) => Err(check::changing()),

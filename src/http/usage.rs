@@ -122,6 +122,7 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
         key: item.key,
         epoch: item.epoch,
         cost: 0,
+        staleness: region.staleness(),
         outcome: told,
     };
     let by_region = if by_region.is_empty() {

@@ -33,6 +33,8 @@ use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::domain::time::WindowId;
 use crate::ledger::counter::afar::Afar;
+pub use crate::ledger::counter::afar::Told;
+pub use crate::ledger::counter::afar::Unsent;
 use crate::usage::window::WindowUse;
 
 /// A counter's version keeps the start of the process that wrote it above this many bits of counting.
@@ -67,8 +69,8 @@ pub struct Counter {
     is_shared: bool,
     /// Whether this region's time has come to the newest window; if not, peers were there first.
     is_entered: bool,
-    /// Whether peers lack something of the newest window, and of the one before.
-    unsent: [bool; 2],
+    /// Whether peers lack something of the newest window and of the one before.
+    unsent: Unsent,
     /// What other regions make necessary.
     #[serde(skip)]
     afar: Option<Box<Afar>>,
@@ -190,7 +192,7 @@ impl Counter {
             state: State::Aligned,
             is_shared: false,
             is_entered: false,
-            unsent: [false; 2],
+            unsent: Unsent::default(),
             afar: None,
         }
     }
@@ -201,7 +203,7 @@ impl Counter {
             *self = Self {
                 dirty: self.dirty,
                 version: self.version,
-                unsent: [self.unsent[0] || self.unsent[1], false],
+                unsent: self.unsent.in_newest(),
                 ..Self::new(epoch)
             };
         }

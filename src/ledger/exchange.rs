@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use parking_lot::RwLockReadGuard;
+
 use crate::catalogue::intern::LimitId;
 use crate::domain::name::KEY_BYTES_MAX;
 use crate::domain::name::is_tenant_name;
@@ -20,6 +22,7 @@ use crate::ledger::shard::Name;
 use crate::ledger::shard::Place;
 use crate::usage::actor::Actor;
 use crate::usage::actor::ActorId;
+use crate::usage::actor::Roster;
 use crate::usage::actor::Site;
 use crate::usage::window::Slot;
 
@@ -104,9 +107,9 @@ impl Ledger {
         self.roster.write().site(region)
     }
 
-    /// The process with this number.
-    pub fn actor(&self, id: ActorId) -> Option<Actor> {
-        self.roster.read().actor(id).cloned()
+    /// The processes whose slots are told apart.
+    pub fn roster(&self) -> RwLockReadGuard<'_, Roster> {
+        self.roster.read()
     }
 
     /// Hands out every counter of one shard that changed since the last call; whoever takes them tells the peers.

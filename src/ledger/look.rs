@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::algorithm::Standing;
+use crate::domain::limit::Mode;
 use crate::domain::limit::Rule;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
@@ -53,7 +54,11 @@ impl Ledger {
         }
         entry.counter.prepare(&item.limit.rule, now);
         let own = &self.actors.own_actor().region;
-        let used = entry.counter.standing(&item.limit.rule, now).used;
+        let used = if item.limit.mode == Mode::Approximate {
+            entry.counter.window().home()
+        } else {
+            entry.counter.standing(&item.limit.rule, now).used
+        };
         let mut by_region = BTreeMap::from([(own.clone(), used)]);
         let roster = self.roster.read();
         let mut away: BTreeMap<RegionName, i128> = BTreeMap::new();
@@ -100,7 +105,11 @@ impl Ledger {
         if before.id != window.id || window.end > request.now {
             return None;
         }
-        let used = before.home();
+        let used = if item.limit.mode == Mode::Approximate {
+            before.world()
+        } else {
+            before.home()
+        };
         told.standing = Standing {
             used,
             remaining: item.limit.rule.quota().saturating_sub(used),

@@ -33,6 +33,7 @@ use crate::peer::Peers;
 use crate::peer::Service;
 use crate::region::config::Config;
 use crate::region::entropy;
+use crate::region::exchange::tell;
 use crate::region::links;
 use crate::region::moves::Asked;
 use crate::region::outbox::Letter;
@@ -122,7 +123,10 @@ impl Handler for Served {
                     .boxed(),
                 )
             }
-            Service::Usage => None,
+            Service::Usage => {
+                let reply = region.hear_frame(from, &body)?;
+                Some(async move { reply }.boxed())
+            }
         }
     }
 }
@@ -159,6 +163,7 @@ pub async fn join(
     }
     tokio::spawn(Arc::clone(region).deliver(letters));
     tokio::spawn(Arc::clone(region).take_part(stopped.clone()));
+    tokio::spawn(tell::run(Arc::clone(region), stopped.clone()));
     Ok(peers)
 }
 

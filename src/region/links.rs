@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::consensus::Consensus;
+use crate::domain::time::Span;
 use crate::peer::BreakerState;
 use crate::peer::Handler;
 use crate::peer::Identity;
@@ -53,6 +54,11 @@ impl Region {
     /// How it stands with each peer.
     pub fn peer_status(&self) -> Vec<PeerStatus> {
         self.peers.get().map(Peers::status).unwrap_or_default()
+    }
+
+    /// The age of the oldest report of a peer: what an answer of an approximate limit rests on.
+    pub fn staleness(&self) -> Span {
+        self.exchange.sight.staleness(self.clock.boot())
     }
 
     /// How this region stands in the cluster, for metrics.

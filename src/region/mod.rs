@@ -10,6 +10,7 @@
 //!   [`debts`]: what was let through without the leader.
 //!   [`inherited`]: what processes that died had no time to tell.
 //! - [`decide`]: a check with a disk behind it. [`observe`]: what metrics and logs are told of it.
+//! - [`exchange`]: counts to and from the other regions.
 //! - [`timers`]: flushing, sweeping, housekeeping, probing. [`rejections`]: the newest refusals.
 //! - [`faults`]: failures injected on purpose. [`links`]: this region among the others.
 
@@ -20,6 +21,7 @@ pub mod debts;
 pub mod decide;
 pub mod deciding;
 pub mod entropy;
+pub mod exchange;
 pub mod faults;
 pub mod inherited;
 pub mod leading;

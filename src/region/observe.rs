@@ -1,6 +1,7 @@
 //! What metrics, logs and `why` are told of a check.
 
 use crate::catalogue::view::TenantView;
+use crate::domain::decision::DecidedBy;
 use crate::domain::decision::Decision;
 use crate::domain::decision::Reason;
 use crate::domain::limit::Mode;
@@ -33,6 +34,9 @@ pub struct Seen<'a> {
 impl Region {
     /// Counts a check, and remembers and logs its refusals.
     pub fn observe(&self, seen: &Seen<'_>, outcome: &Outcome, started: Stopwatch) {
+        if outcome.is_urgent {
+            self.exchange.urgent.notify_one();
+        }
         let endpoint = self.metrics.limits.endpoint(seen.endpoint);
         let tier = seen.tenant_view.plan.as_ref();
         for (item, told) in seen.items.iter().zip(&outcome.items) {
@@ -49,8 +53,10 @@ impl Region {
             if item.limit.mode == Mode::Strict && item.cost > 0 {
                 self.metrics.count_strict(told.decided_by);
             }
-            if told.degraded {
+            if told.degraded && told.decided_by == DecidedBy::Fallback {
                 self.metrics.degraded(item.limit.on_unavailable).inc();
+            } else if told.degraded {
+                self.metrics.cut_off(item.limit.on_partition).inc();
             }
         }
         if let Some(first) = seen.items.first() {

@@ -45,6 +45,7 @@ use crate::region::config::HeaderStyles;
 use crate::region::config::secret::Secret;
 use crate::region::debts::Debts;
 use crate::region::entropy;
+use crate::region::exchange::Exchange;
 use crate::region::faults::Faults;
 use crate::region::inherited::Inherited;
 use crate::region::outbox::Letter;
@@ -107,6 +108,8 @@ pub struct Region {
     pub requests: Requests,
     /// What strict limits let through while the leader was out of reach.
     pub debts: Debts,
+    /// Counts to and from the other regions.
+    pub exchange: Exchange,
     /// Whether a majority has been heard lately while this region leads: without one it does not speak as the
     /// leader.
     pub has_majority: AtomicBool,
@@ -209,6 +212,7 @@ impl Region {
             inherited: Mutex::default(),
             requests: Requests::default(),
             debts: Debts::default(),
+            exchange: Exchange::default(),
             has_majority: AtomicBool::new(true),
             outbox,
             enrolled: watch::Sender::new(false),

@@ -14,14 +14,12 @@ use crate::replication::wire::Kind;
 use crate::replication::writer;
 use crate::usage::actor::Actor;
 
+pub use crate::ledger::exchange::Reference as Ref;
+
 pub use crate::replication::recipient::BACKLOG_FLIGHTS_MAX;
 pub use crate::replication::recipient::BACKLOG_LOST_MAX;
 pub use crate::replication::recipient::FLIGHTS_MAX;
 pub use crate::replication::recipient::FLYING_BYTES_MAX;
-
-/// The place of a counter in the ledger; opaque here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ref(pub u64);
 
 /// Names a frame on its way to one peer; never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -21,6 +21,7 @@ use prometheus_client::registry::Registry;
 
 use crate::domain::decision::DecidedBy;
 use crate::domain::limit::Mode;
+use crate::domain::limit::OnPartition;
 use crate::domain::limit::OnUnavailable;
 use crate::telemetry::histogram::Histogram;
 use crate::telemetry::meters::LimitTable;
@@ -264,6 +265,7 @@ pub struct Metrics {
     check_durations: [Histogram; 3],
     errors: Family<StageLabels, Counter>,
     degraded: [Counter; 3],
+    cut_off: [Counter; 3],
     /// Commits of the log file.
     pub log_commit_duration: Histogram,
     /// Commits of the counter file.
@@ -334,6 +336,8 @@ impl Metrics {
                     policy: policy_label(policy),
                 })
             }),
+            cut_off: ["partition_share", "partition_open", "partition_majority"]
+                .map(|policy| degraded.get_or_create_owned(&PolicyLabels { policy })),
             log_commit_duration: commits.get_or_create_owned(&FileLabels { file: "log" }),
             counter_commit_duration: commits.get_or_create_owned(&FileLabels { file: "counters" }),
             pending_commits: register(r, PENDING_COMMITS, Gauge::default()),
@@ -367,6 +371,16 @@ impl Metrics {
     /// The counter of checks that the policy `policy` decided.
     pub fn degraded(&self, policy: OnUnavailable) -> &Counter {
         &self.degraded[policy_index(policy)]
+    }
+
+    /// The counter of checks of approximate limits that were decided while a peer was out of reach.
+    pub fn cut_off(&self, policy: OnPartition) -> &Counter {
+        let index = match policy {
+            OnPartition::Share => 0,
+            OnPartition::Open => 1,
+            OnPartition::Majority => 2,
+        };
+        &self.cut_off[index]
     }
 
     /// Tells how often region time has followed a step back; the clock keeps the count.

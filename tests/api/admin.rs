@@ -307,7 +307,7 @@ fn a_bad_part_refuses_the_whole_document() {
             "mode",
         ),
         (
-            json!({ "algorithm": "fixed_window", "quota": 5, "window": "1s", "mode": "approximate" }),
+            json!({ "algorithm": "fixed_window", "quota": 5, "window": "1s", "mode": "global" }),
             "mode",
         ),
         (

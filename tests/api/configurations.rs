@@ -294,7 +294,7 @@ fn lets_encrypts_limits_and_overrides() {
     assert_eq!(counter("new-orders", "1").passes(2), 1);
 }
 
-/// CF-5, and the example with its global modes: refused as a whole, naming file and line, and nothing stored.
+/// CF-5: refused as a whole, naming file and line, and nothing stored.
 #[test]
 fn files_that_must_be_refused_name_their_line() {
     let server = Server::start();

@@ -114,12 +114,12 @@ async fn every_fault_is_named_and_nothing_is_stored() {
             ]
         );
     }
-    let shared = json!({ "limits": { "api": { "algorithm": "fixed_window", "quota": 1, "window": "1s", "mode": "approximate" } } });
+    let shared = json!({ "limits": { "api": { "algorithm": "leaky_bucket", "capacity": 1, "drain": 1, "per": "1s", "mode": "approximate" } } });
     let refused = server.root(Method::PATCH, PATH, &shared).await;
     refused.problem(422, "invalid");
     assert_eq!(refused.body["errors"][0]["path"], "limits.api.mode");
     assert!(
-        refused.text.contains("not available in this build"),
+        refused.text.contains("leaky_bucket cannot be approximate"),
         "{refused:?}"
     );
     assert_eq!(server.get(PATH).await.body, before);

@@ -56,36 +56,9 @@ fn example() -> serde_json::Value {
     })
 }
 
-fn regional_example() -> serde_json::Value {
-    let mut example = example();
-    for name in ["tokens", "login"] {
-        example["limits"][name]["mode"] = json!("regional");
-    }
-    example
-}
-
 #[test]
-fn the_documented_example_is_refused_for_its_modes_only() {
-    let mut fixture = Fixture::empty();
-    let Err(Refused::Invalid(faults)) = fixture.replace(&example()) else {
-        panic!("modes that are not available are refused");
-    };
-    for fault in &faults {
-        assert!(fault.path.ends_with(".mode"), "{fault}");
-        assert!(
-            fault.message.contains("not available in this build"),
-            "{fault}"
-        );
-    }
-    for name in ["login", "tokens"] {
-        let path = format!("limits.{name}.mode");
-        assert!(faults.iter().any(|fault| fault.path == path), "{path}");
-    }
-}
-
-#[test]
-fn the_documented_example_holds_with_regional_modes() {
-    let mut fixture = Fixture::with(&regional_example());
+fn the_documented_example_holds() {
+    let mut fixture = Fixture::with(&example());
     assert_eq!(fixture.quota("acme", "exports"), 500);
     assert_eq!(
         fixture.quota("somebody", "exports"),
@@ -129,7 +102,7 @@ fn the_documented_example_holds_with_regional_modes() {
 
 #[test]
 fn unlimited_in_a_plan_keeps_the_rest_of_the_limit() {
-    let mut fixture = Fixture::with(&regional_example());
+    let mut fixture = Fixture::with(&example());
     fixture
         .patch(&json!({ "tenants": { "big": { "plan": "enterprise" } } }))
         .expect("accepted");
@@ -145,7 +118,7 @@ fn unlimited_in_a_plan_keeps_the_rest_of_the_limit() {
 
 #[test]
 fn the_tenants_calendar_is_the_default_of_its_calendar_windows() {
-    let fixture = Fixture::with(&regional_example());
+    let fixture = Fixture::with(&example());
     let Rule::CalendarWindow { calendar, .. } = &fixture.limit("acme", "exports").limit.rule else {
         panic!("a calendar window");
     };
@@ -157,7 +130,7 @@ fn the_tenants_calendar_is_the_default_of_its_calendar_windows() {
     };
     assert_eq!(calendar.zone_name(), "UTC");
     // A limit that names its own zone keeps it.
-    let mut example = regional_example();
+    let mut example = example();
     example["limits"]["exports"]["time_zone"] = json!("Europe/Berlin");
     let fixture = Fixture::with(&example);
     let Rule::CalendarWindow { calendar, .. } = &fixture.limit("acme", "exports").limit.rule else {
@@ -293,7 +266,7 @@ fn a_limits_number_is_its_names() {
 
 #[test]
 fn every_field_tells_where_it_comes_from() {
-    let mut fixture = Fixture::with(&regional_example());
+    let mut fixture = Fixture::with(&example());
     fixture
         .patch(&json!({ "tenants": { "acme": { "limits": { "exports": {
             "enforce": false, "own": { "quota": 400 },
@@ -339,7 +312,7 @@ fn every_field_tells_where_it_comes_from() {
 
 #[test]
 fn what_is_effective_can_be_written_as_a_limit() {
-    let fixture = Fixture::with(&regional_example());
+    let fixture = Fixture::with(&example());
     for name in [
         "account", "endpoint", "exports", "tokens", "login", "sockets",
     ] {

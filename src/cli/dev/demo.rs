@@ -20,7 +20,7 @@ pub fn catalogue() -> Value {
                 "algorithm": "token_bucket", "capacity": 100, "refill": 10, "per": "1s", "key": "user", "mode": "regional",
             },
             "global-api": {
-                "algorithm": "sliding_window", "quota": 100, "window": "1m", "key": "user", "mode": "regional",
+                "algorithm": "sliding_window", "quota": 100, "window": "1m", "key": "user", "mode": "approximate",
             },
             "billing-exports": {
                 "algorithm": "calendar_window", "quota": 10, "period": "day", "key": "user", "mode": "strict",
@@ -65,7 +65,7 @@ pub fn welcome(plan: &Plan, kept: Option<&Path>) -> String {
 const LIMITS: &str = "\n\
 Limits of tenant demo, each for every user:
   regional-api     bucket of 100, 10 a second     each region counts alone
-  global-api       100 a minute                   each region counts alone; sharing it (approximate) comes later
+  global-api       100 a minute, approximate      one limit for all regions, and no check waits
   billing-exports  10 a day, strict               one limit for all regions, never exceeded
 ";
 
@@ -128,7 +128,7 @@ mod tests {
             serde_json::from_value(limits[name].clone()).expect("a limit")
         };
         assert_eq!(of("regional-api").capacity, Some(100));
-        assert_eq!(of("global-api").mode, Some(Mode::Regional));
+        assert_eq!(of("global-api").mode, Some(Mode::Approximate));
         let exports = of("billing-exports");
         assert_eq!(
             (exports.quota, exports.mode),
@@ -171,9 +171,9 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_and_what_each_region_counts_alone_are_said() {
+    fn the_delay_and_which_limits_are_shared_are_said() {
         let text = welcome(&plan(), None);
-        assert!(text.contains("sharing it (approximate) comes later"));
+        assert!(text.contains("approximate      one limit for all regions, and no check waits"));
         assert!(text.contains("take 40ms one way"));
     }
 }

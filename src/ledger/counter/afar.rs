@@ -3,6 +3,8 @@
 //! A peer's clock may be a little ahead, so peers can be in a window that this region has not come to. Such a
 //! window is kept aside until this region's own time enters it: never does a peer's word move a window.
 
+use serde::Deserialize;
+use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::algorithm::bucket::Flow;
@@ -47,6 +49,34 @@ const DEMAND_TOLD_EVERY: Span = Span::from_ms(300);
 /// Buckets that are full again sooner are too small to be shared out: a share would be spent before it is known.
 const SHARED_REFILL_MIN: Span = Span::from_seconds(3);
 
+/// Which windows peers lack something of: the first bit is for the newest, the second for the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Unsent(u8);
+
+impl Unsent {
+    /// Both.
+    pub const ALL: Self = Self(3);
+
+    const fn has(self, place: usize) -> bool {
+        self.0 >> place & 1 == 1
+    }
+
+    const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Another window is the newest.
+    const fn moved_on(self) -> Self {
+        Self((self.0 & 1) << 1)
+    }
+
+    /// All of it in the newest window.
+    pub(super) const fn in_newest(self) -> Self {
+        Self((self.0 & 1) | (self.0 >> 1))
+    }
+}
+
 /// Which windows a peer is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
@@ -66,29 +96,31 @@ impl Counter {
     /// Own changes since the last call to [`Counter::take_unsent`] are marked from now on; returns whether this is
     /// the first.
     pub fn mark_unsent(&mut self) -> bool {
-        !std::mem::replace(&mut self.unsent[0], true)
+        let is_first = self.unsent.is_empty();
+        self.unsent.0 |= 1;
+        is_first
     }
 
     /// Whether peers lack something.
     pub const fn is_unsent(&self) -> bool {
-        self.unsent[0] || self.unsent[1]
+        !self.unsent.is_empty()
     }
 
     /// From here on peers are taken to have everything.
-    pub const fn take_unsent(&mut self) -> [bool; 2] {
-        std::mem::replace(&mut self.unsent, [false; 2])
+    pub const fn take_unsent(&mut self) -> Unsent {
+        std::mem::replace(&mut self.unsent, Unsent(0))
     }
 
     /// Shows every window with its slots: the own one first, if it has one, then those of others.
     pub fn show(
         &self,
         told: Told,
-        unsent: [bool; 2],
+        unsent: Unsent,
         own: ActorId,
         mut each: impl FnMut(WindowId, &[Slot]),
     ) {
         let mut slots: SmallVec<[Slot; 8]> = SmallVec::new();
-        let wanted = |place: usize| told == Told::Everything || unsent[place];
+        let wanted = |place: usize| told == Told::Everything || unsent.has(place);
         let windows = self.windows.iter().enumerate();
         let windows = windows.filter(|(place, _)| wanted(*place));
         let ahead = self.afar.iter().flat_map(|afar| &afar.ahead);
@@ -285,7 +317,7 @@ impl Counter {
 
     /// The newest window is another one now.
     pub(super) fn entered_another(&mut self) {
-        self.unsent = [false, self.unsent[0]];
+        self.unsent = self.unsent.moved_on();
         let newest = self.windows[0].id;
         let own = self.windows[0].home();
         if let Some(afar) = &mut self.afar {

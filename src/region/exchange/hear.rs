@@ -1,0 +1,169 @@
+//! Takes what peers tell of their counters. Runs where a frame arrives, one after another for each link.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::catalogue::intern::LimitId;
+use crate::domain::name::RegionName;
+use crate::ledger::counter::Counter;
+use crate::ledger::counter::Told;
+use crate::ledger::counter::Unsent;
+use crate::ledger::exchange::Heard;
+use crate::ledger::exchange::News;
+use crate::ledger::sharing::Gossip;
+use crate::peer::Identity;
+use crate::region::exchange::Word;
+use crate::region::state::Region;
+use crate::replication::wire::Entry;
+use crate::replication::wire::Frame;
+use crate::replication::wire::FrameWriter;
+use crate::replication::wire::Head;
+use crate::replication::wire::Kind;
+use crate::usage::actor::Actor;
+use crate::usage::actor::ActorId;
+use crate::usage::actor::Site;
+use crate::usage::window::Slot;
+
+/// What the actors in a frame are called here; `None`: there are too many.
+type Numbers = SmallVec<[Option<(ActorId, Site)>; 8]>;
+
+impl Region {
+    /// Merges a frame of `from`; the reply says so, and tells what the sender may not know of the counters in it
+    /// that are near their limits. `None`: it was not merged, and must be told again.
+    pub fn hear_frame(&self, from: &Identity, body: &[u8]) -> Option<Bytes> {
+        let frame = match Frame::read(body) {
+            Ok(frame) => frame,
+            Err(error) => {
+                self.exchange.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(region = %from.region, %error, "counts that cannot be read");
+                return None;
+            }
+        };
+        let head = frame.head();
+        let mut reply = FrameWriter::new(self.ledger.actors().own());
+        self.merge(&from.region, &frame, Some(&mut reply))?;
+        if head.kind == Kind::Everything {
+            let word = Word::ToldEverything(from.region.clone(), from.incarnation);
+            self.exchange.words.try_send(word).ok()?;
+        }
+        let boot = self.clock.boot();
+        self.exchange
+            .sight
+            .heard(&from.region, boot, &self.name, &self.ledger);
+        Some(self.finish(reply, &Head::single(Kind::Reply, head.round)))
+    }
+
+    /// Merges the reply to a frame.
+    pub fn hear_reply(&self, from: &RegionName, body: &[u8]) -> Option<()> {
+        match Frame::read(body) {
+            Ok(frame) => self.merge(from, &frame, None),
+            Err(error) => {
+                self.exchange.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(region = %from, %error, "a reply that cannot be read");
+                None
+            }
+        }
+    }
+
+    /// The bytes of a frame of this region.
+    pub fn finish(&self, writer: FrameWriter, head: &Head) -> Bytes {
+        let roster = self.ledger.roster();
+        writer.finish(head, |id| roster.actor(id))
+    }
+
+    /// Merges all entries; `None` when one of them cannot be merged yet.
+    fn merge(
+        &self,
+        from: &RegionName,
+        frame: &Frame<'_>,
+        mut reply: Option<&mut FrameWriter>,
+    ) -> Option<()> {
+        let numbers: Numbers = frame
+            .actors()
+            .map(|actor| {
+                let region = RegionName::new(actor.region).ok()?;
+                self.ledger.number(&Actor {
+                    region,
+                    incarnation: actor.incarnation,
+                })
+            })
+            .collect();
+        let site = self.ledger.site(from)?;
+        let names = self.replica.names();
+        let mut limit: Option<(&str, LimitId)> = None;
+        for entry in frame.entries() {
+            let id = match limit {
+                Some((name, id)) if name == entry.limit => id,
+                // The limit is so new that this region's catalogue lacks it; it comes in a moment.
+                _ => names.get(entry.limit)?,
+            };
+            limit = Some((entry.limit, id));
+            self.merge_entry(site, id, &entry, &numbers, reply.as_deref_mut());
+        }
+        Some(())
+    }
+
+    fn merge_entry(
+        &self,
+        site: Site,
+        limit: LimitId,
+        entry: &Entry<'_>,
+        numbers: &Numbers,
+        reply: Option<&mut FrameWriter>,
+    ) {
+        let news = News {
+            limit,
+            tenant: entry.tenant,
+            key: entry.key,
+            epoch: entry.epoch,
+            dead_at: entry.dead_at,
+        };
+        let slots = entry.windows().flat_map(|window| {
+            let start = window.start;
+            window.slots().filter_map(move |counts| {
+                let number = numbers.get(counts.actor as usize).copied().flatten();
+                number.map(|(actor, site)| {
+                    let (p, n) = (counts.p, counts.n);
+                    (start, Slot { actor, p, n, site })
+                })
+            })
+        });
+        let boot = self.clock.boot();
+        let gossip = entry.gossip.map(|[demand, peak]| Gossip { demand, peak });
+        let heard = self.ledger.hear(&news, self.clock.now(), slots, |counter| {
+            counter.hear_demand(boot, site, gossip);
+            if entry.near
+                && let Some(reply) = reply
+            {
+                self.put_known(reply, entry, counter);
+            }
+        });
+        if matches!(heard, Heard::Refused | Heard::TooFarAhead) {
+            self.exchange.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts all that is known of a counter into a reply.
+    fn put_known(&self, reply: &mut FrameWriter, entry: &Entry<'_>, counter: &Counter) {
+        if reply.is_full() {
+            return;
+        }
+        let head = crate::region::exchange::tell::EntryHead {
+            limit: entry.limit,
+            tenant: entry.tenant,
+            key: entry.key,
+            gossip: None,
+        };
+        let own = self.ledger.actors().own();
+        crate::region::exchange::tell::put(
+            reply,
+            &head,
+            counter,
+            Told::ChangedWithAll,
+            Unsent::ALL,
+            own,
+        );
+    }
+}

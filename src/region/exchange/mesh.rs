@@ -1,0 +1,98 @@
+//! What this region sees of the others, in the form that the share rule reads.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use crate::domain::name::RegionName;
+use crate::domain::time::Span;
+use crate::ledger::Ledger;
+use crate::ledger::mesh::Mesh;
+use crate::ledger::mesh::Peer;
+
+/// A peer that was not heard for this long is cut off.
+pub const CUT_OFF_AFTER: Span = Span::from_seconds(1);
+
+/// What is known of one peer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    heard: Option<Span>,
+    is_caught_up: bool,
+    acked_round: u64,
+    latency: Span,
+}
+
+/// What is known of all peers, by name.
+#[derive(Debug, Default)]
+pub struct Sight {
+    peers: Mutex<BTreeMap<RegionName, Seen>>,
+}
+
+/// What the telling side knows of one peer.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// Which.
+    pub region: RegionName,
+    /// Whether both have told each other everything since the later of them started.
+    pub is_caught_up: bool,
+    /// The newest round that it has merged, with all before.
+    pub acked_round: u64,
+    /// How long a message takes, one way.
+    pub latency: Span,
+}
+
+impl Sight {
+    /// A frame of `region` came.
+    pub fn heard(&self, region: &RegionName, boot: Span, own: &RegionName, ledger: &Ledger) {
+        let mut peers = self.peers.lock();
+        if let Some(seen) = peers.get_mut(region) {
+            seen.heard = Some(boot);
+            publish(&peers, boot, own, ledger);
+        }
+    }
+
+    /// How it stands with every peer there is; those that are not named are forgotten.
+    pub fn set(&self, standings: &[Standing], boot: Span, own: &RegionName, ledger: &Ledger) {
+        let mut peers = self.peers.lock();
+        peers.retain(|name, _| standings.iter().any(|standing| standing.region == *name));
+        for standing in standings {
+            let seen = peers.entry(standing.region.clone()).or_default();
+            seen.is_caught_up = standing.is_caught_up;
+            seen.acked_round = standing.acked_round;
+            seen.latency = standing.latency;
+        }
+        publish(&peers, boot, own, ledger);
+    }
+
+    /// The age of the oldest report of a peer: what an answer rests on at best.
+    pub fn staleness(&self, boot: Span) -> Span {
+        let peers = self.peers.lock();
+        let heard = peers.values().map(|seen| seen.heard.unwrap_or(Span::ZERO));
+        heard.min().map_or(Span::ZERO, |heard| boot.minus(heard))
+    }
+}
+
+/// Called with the lock held, so that a later state is never overwritten by an earlier one.
+fn publish(peers: &BTreeMap<RegionName, Seen>, boot: Span, own: &RegionName, ledger: &Ledger) {
+    let mut mesh = Mesh {
+        regions: u8::try_from(peers.len() + 1).unwrap_or(u8::MAX),
+        order: u8::try_from(peers.range(..own.clone()).count()).unwrap_or(u8::MAX),
+        ..Mesh::default()
+    };
+    for (name, seen) in peers {
+        let Some(site) = ledger.site(name) else {
+            continue;
+        };
+        let is_heard = seen
+            .heard
+            .is_some_and(|heard| boot.minus(heard) < CUT_OFF_AFTER);
+        mesh.peers.push(Peer {
+            site,
+            heard: seen.heard.unwrap_or(Span::ZERO),
+            is_reachable: is_heard && seen.is_caught_up,
+            acked_round: seen.acked_round,
+            latency: seen.latency,
+        });
+    }
+    ledger.set_mesh(mesh);
+}

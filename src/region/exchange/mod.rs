@@ -1,0 +1,67 @@
+//! Counts go out to the other regions and come in from them.
+//!
+//! ```text
+//! ledger ── changed counters ─► tell (every 100 ms, or at once near a limit) ─► peers ─► hear ─► ledger
+//!                                 ▲                                                        │
+//!                                 └──────────── reply: merged, and what you may not know ◄─┘
+//! ```
+//!
+//! - [`tell`]: the task that drives [`crate::replication`].
+//! - [`hear`]: takes frames and replies; runs where they arrive.
+//! - [`mesh`]: what the ledger's share rule is told of the peers.
+//!
+//! No check waits for any of this. Counts of peers are kept in memory alone: a region that starts anew is told
+//! everything by its peers, what its own earlier processes had counted among it.
+
+pub mod hear;
+pub mod mesh;
+pub mod tell;
+
+use tokio::sync::Notify;
+use tokio::sync::mpsc;
+
+use crate::domain::name::RegionName;
+use crate::region::exchange::mesh::Sight;
+use crate::replication::sender::SendId;
+
+/// Words that may wait for the telling task.
+const WORDS_MAX: usize = 4_096;
+
+/// Something that the telling task must know.
+#[derive(Debug)]
+pub enum Word {
+    /// A frame was merged by a peer.
+    Replied(RegionName, SendId),
+    /// A frame got no answer.
+    Failed(RegionName, SendId),
+    /// A process said that it has told all that it holds.
+    ToldEverything(RegionName, u64),
+}
+
+/// What a region keeps for the exchange of counts.
+#[derive(Debug)]
+pub struct Exchange {
+    /// A counter came so near its limit that peers are to be told at once.
+    pub urgent: Notify,
+    /// What is known of the peers.
+    pub sight: Sight,
+    /// To the telling task.
+    pub words: mpsc::Sender<Word>,
+    /// For the telling task, until it starts.
+    pub inbox: parking_lot::Mutex<Option<mpsc::Receiver<Word>>>,
+    /// Frames that could not be read or hold too much, since the start.
+    pub refused: std::sync::atomic::AtomicU64,
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        let (words, inbox) = mpsc::channel(WORDS_MAX);
+        Self {
+            urgent: Notify::new(),
+            sight: Sight::default(),
+            words,
+            inbox: parking_lot::Mutex::new(Some(inbox)),
+            refused: std::sync::atomic::AtomicU64::new(0),
+        }
+    }
+}

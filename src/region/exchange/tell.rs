@@ -1,0 +1,442 @@
+//! Tells peers of changed counters: the task that drives [`Replication`].
+//!
+//! A round is gathered every [`ROUND_EVERY`], and at once when a counter came near its limit; it is written once and
+//! the same bytes go to every peer. What a peer did not acknowledge is written anew for it, as it stands then.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use crate::domain::name::RegionName;
+use crate::domain::time::Span;
+use crate::ledger::counter::Counter;
+use crate::ledger::counter::Told;
+use crate::ledger::counter::Unsent;
+use crate::ledger::exchange::Reference;
+use crate::ledger::shard::Name;
+use crate::peer::Service;
+use crate::region::exchange::Word;
+use crate::region::exchange::mesh::Standing;
+use crate::region::state::Region;
+use crate::region::timers::stopped;
+use crate::replication::sender::Action;
+use crate::replication::sender::Replication;
+use crate::replication::sender::SendId;
+use crate::replication::wire::FrameWriter;
+use crate::replication::wire::Head;
+use crate::replication::wire::Kind;
+use crate::usage::actor::ActorId;
+
+/// Changed counters are told this often; a sign of life goes as often when nothing changed.
+pub const ROUND_EVERY: Span = Span::from_ms(100);
+/// A frame that was not acknowledged for so long is given up and told anew.
+const REPLY_WITHIN: Span = Span::from_seconds(5);
+/// Counters that one step of a walk through the ledger looks at, at least, where there are as many.
+const WALK_STEP: usize = 2_000;
+/// Words that are taken together.
+const WORDS_TOGETHER: usize = 256;
+
+/// What stands before the windows of an entry.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryHead<'a> {
+    /// The limit.
+    pub limit: &'a str,
+    /// The tenant.
+    pub tenant: &'a str,
+    /// The key, or nothing.
+    pub key: &'a str,
+    /// This region's demand.
+    pub gossip: Option<[u8; 2]>,
+}
+
+/// Writes one counter.
+pub fn put(
+    writer: &mut FrameWriter,
+    head: &EntryHead<'_>,
+    counter: &Counter,
+    told: Told,
+    unsent: Unsent,
+    own: ActorId,
+) {
+    let near = counter.is_near();
+    writer.begin_entry(
+        head.limit,
+        head.tenant,
+        head.key,
+        counter.epoch,
+        counter.dead_at,
+        near,
+        head.gossip,
+    );
+    counter.show(told, unsent, own, |window, slots| {
+        writer.window(window);
+        for slot in slots {
+            writer.slot(slot.actor, slot.p, slot.n);
+        }
+    });
+    writer.end_entry();
+}
+
+/// Frames that are being written, each with the counters in it.
+struct Pages {
+    own: ActorId,
+    full: Vec<(FrameWriter, Vec<Reference>)>,
+    writer: FrameWriter,
+    references: Vec<Reference>,
+}
+
+impl Pages {
+    fn new(own: ActorId) -> Self {
+        Self {
+            own,
+            full: Vec::new(),
+            writer: FrameWriter::new(own),
+            references: Vec::new(),
+        }
+    }
+
+    fn put(
+        &mut self,
+        reference: Reference,
+        head: &EntryHead<'_>,
+        counter: &Counter,
+        told: Told,
+        unsent: Unsent,
+    ) {
+        put(&mut self.writer, head, counter, told, unsent, self.own);
+        self.references.push(reference);
+        if self.writer.is_full() {
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        let writer = std::mem::replace(&mut self.writer, FrameWriter::new(self.own));
+        let references = std::mem::take(&mut self.references);
+        self.full.push((writer, references));
+    }
+
+    fn finish(mut self, region: &Region, kind: Kind, round: u64) -> Vec<(Bytes, Vec<Reference>)> {
+        if !self.writer.is_empty() {
+            self.turn();
+        }
+        let parts = u16::try_from(self.full.len()).unwrap_or(u16::MAX).max(1);
+        let pages = self.full.into_iter().enumerate();
+        pages
+            .map(|(part, (writer, references))| {
+                let part = u16::try_from(part).unwrap_or(u16::MAX).min(parts - 1);
+                let head = Head {
+                    kind,
+                    round,
+                    part,
+                    parts,
+                };
+                (region.finish(writer, &head), references)
+            })
+            .collect()
+    }
+}
+
+/// The task's state.
+struct Telling {
+    region: Arc<Region>,
+    machine: Replication,
+    round: u64,
+    /// How far the walk through the ledger for a peer has come: which walk, and the next shard.
+    walks: BTreeMap<RegionName, (u64, usize)>,
+    /// The processes that links are up to.
+    linked: BTreeMap<RegionName, u64>,
+}
+
+/// Tells peers until `stop` turns true.
+pub async fn run(region: Arc<Region>, mut stop: watch::Receiver<bool>) {
+    let Some(mut inbox) = region.exchange.inbox.lock().take() else {
+        return;
+    };
+    let machine = Replication::new(region.ledger.actors().own_actor().clone());
+    let mut telling = Telling {
+        region,
+        machine,
+        round: 0,
+        walks: BTreeMap::new(),
+        linked: BTreeMap::new(),
+    };
+    let mut ticks = tokio::time::interval(ROUND_EVERY.to_std());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let region = Arc::clone(&telling.region);
+    let mut words = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = stopped(&mut stop) => return,
+            taken = inbox.recv_many(&mut words, WORDS_TOGETHER) => {
+                if taken == 0 {
+                    return;
+                }
+                telling.hear(&mut words);
+            }
+            () = region.exchange.urgent.notified() => telling.tell_urgent(),
+            _ = ticks.tick() => telling.tick(),
+        }
+        telling.show();
+    }
+}
+
+impl Telling {
+    fn boot(&self) -> Span {
+        self.region.clock.boot()
+    }
+
+    fn tick(&mut self) {
+        self.follow_links();
+        self.tell_changed();
+        let actions = self.machine.tick(self.boot());
+        self.act(actions);
+    }
+
+    /// Notes which links are up, and to whom.
+    fn follow_links(&mut self) {
+        let status = self.region.peer_status();
+        self.region.ledger.keep_for_peers(!status.is_empty());
+        let gone: Vec<RegionName> = self
+            .machine
+            .peers()
+            .filter(|name| !status.iter().any(|peer| peer.region == **name))
+            .cloned()
+            .collect();
+        for name in gone {
+            self.machine.peer_removed(&name);
+            self.linked.remove(&name);
+            self.walks.remove(&name);
+        }
+        for peer in status {
+            let live = peer.identity.filter(|_| peer.is_connected);
+            match live.map(|identity| identity.incarnation) {
+                Some(incarnation) if self.linked.get(&peer.region) != Some(&incarnation) => {
+                    self.linked.insert(peer.region.clone(), incarnation);
+                    let boot = self.boot();
+                    let actions = self.machine.peer_connected(&peer.region, incarnation, boot);
+                    self.act(actions);
+                }
+                Some(_) => {}
+                None => {
+                    if self.linked.remove(&peer.region).is_some() {
+                        self.machine.peer_lost(&peer.region);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gathers all that changed.
+    fn tell_changed(&mut self) {
+        let region = Arc::clone(&self.region);
+        // What is urgent is among it.
+        drop(region.ledger.take_urgent());
+        let mut pages = self.begin_round();
+        let boot = self.boot();
+        let names = region.replica.names();
+        for shard in 0..region.ledger.shards() {
+            region.ledger.gather(shard, |reference, name, counter| {
+                if let Some(limit) = names.names().get(name.limit.0 as usize) {
+                    gather(
+                        &mut pages,
+                        reference,
+                        limit.as_str(),
+                        name,
+                        counter,
+                        self.round,
+                        boot,
+                    );
+                }
+            });
+        }
+        if pages.full.is_empty() && pages.writer.is_empty() {
+            // A sign of life.
+            pages.turn();
+        }
+        self.end_round(pages);
+    }
+
+    /// Gathers what is near a limit.
+    fn tell_urgent(&mut self) {
+        let region = Arc::clone(&self.region);
+        let mut pages = self.begin_round();
+        let boot = self.boot();
+        let names = region.replica.names();
+        for reference in region.ledger.take_urgent() {
+            region.ledger.at(reference, |name, counter| {
+                if counter.is_unsent()
+                    && let Some(limit) = names.names().get(name.limit.0 as usize)
+                {
+                    gather(
+                        &mut pages,
+                        reference,
+                        limit.as_str(),
+                        name,
+                        counter,
+                        self.round,
+                        boot,
+                    );
+                }
+            });
+        }
+        self.end_round(pages);
+    }
+
+    fn begin_round(&mut self) -> Pages {
+        self.round += 1;
+        Pages::new(self.region.ledger.actors().own())
+    }
+
+    fn end_round(&mut self, pages: Pages) {
+        let frames = pages.finish(&self.region, Kind::Round, self.round);
+        let boot = self.boot();
+        let actions = self.machine.round(boot, self.round, frames);
+        self.act(actions);
+    }
+
+    fn hear(&mut self, words: &mut Vec<Word>) {
+        for word in words.drain(..) {
+            let boot = self.boot();
+            let actions = match word {
+                Word::Replied(peer, id) => self.machine.replied(&peer, id, boot),
+                Word::Failed(peer, id) => self.machine.failed(&peer, id, boot),
+                Word::ToldEverything(peer, incarnation) => {
+                    self.machine.told_everything(&peer, incarnation, boot);
+                    Vec::new()
+                }
+            };
+            self.act(actions);
+        }
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        let mut waiting = std::collections::VecDeque::from(actions);
+        while let Some(action) = waiting.pop_front() {
+            let more = match action {
+                Action::Send { peer, id, bytes } => {
+                    self.send(peer, id, bytes);
+                    Vec::new()
+                }
+                Action::Encode { peer, id, refs } => {
+                    let frames = self.write(&refs);
+                    let boot = self.boot();
+                    self.machine.encoded(&peer, id, frames, boot)
+                }
+                Action::Everything { peer, pass } => self.walk(&peer, pass),
+            };
+            waiting.extend(more);
+        }
+    }
+
+    /// Sends a frame; a task of its own waits for what becomes of it.
+    fn send(&self, peer: RegionName, id: SendId, bytes: Bytes) {
+        let region = Arc::clone(&self.region);
+        let Some(peers) = region.peers.get() else {
+            return;
+        };
+        let called = peers.call(&peer, Service::Usage, bytes, REPLY_WITHIN);
+        let words: mpsc::Sender<Word> = region.exchange.words.clone();
+        let region = Arc::clone(&self.region);
+        tokio::spawn(async move {
+            let merged = match called.await {
+                Ok(reply) => region.hear_reply(&peer, &reply),
+                Err(_) => None,
+            };
+            drop(region);
+            let word = match merged {
+                Some(()) => Word::Replied(peer, id),
+                None => Word::Failed(peer, id),
+            };
+            // The task is gone only when the region stops.
+            let _ = words.send(word).await;
+        });
+    }
+
+    /// Writes counters as they stand now.
+    fn write(&self, references: &[Reference]) -> Vec<(Bytes, Vec<Reference>)> {
+        let region = &self.region;
+        let names = region.replica.names();
+        let mut pages = Pages::new(region.ledger.actors().own());
+        for reference in references {
+            region.ledger.at(*reference, |name, counter| {
+                if let Some(limit) = names.names().get(name.limit.0 as usize) {
+                    let head = EntryHead {
+                        limit: limit.as_str(),
+                        tenant: name.tenant(),
+                        key: name.key(),
+                        gossip: None,
+                    };
+                    pages.put(*reference, &head, counter, Told::Everything, Unsent::ALL);
+                }
+            });
+        }
+        pages.finish(region, Kind::Backlog, self.round)
+    }
+
+    /// The next step of a walk through the whole ledger for `peer`.
+    fn walk(&mut self, peer: &RegionName, pass: u64) -> Vec<Action> {
+        let walk = self.walks.entry(peer.clone()).or_insert((pass, 0));
+        if walk.0 != pass {
+            *walk = (pass, 0);
+        }
+        let mut references = Vec::new();
+        let shards = self.region.ledger.shards();
+        while walk.1 < shards && references.len() < WALK_STEP {
+            self.region.ledger.references(walk.1, &mut references);
+            walk.1 += 1;
+        }
+        let is_last = walk.1 >= shards;
+        let boot = self.region.clock.boot();
+        self.machine.mark_all(peer, pass, references, is_last, boot)
+    }
+
+    /// Lets the ledger see how it stands with the peers.
+    fn show(&self) {
+        let status = self.region.peer_status();
+        let standings: Vec<Standing> = status
+            .into_iter()
+            .map(|peer| Standing {
+                is_caught_up: self.machine.is_caught_up(&peer.region),
+                acked_round: self.machine.acked_round(&peer.region),
+                latency: Span::from_nanos(peer.rtt_last.unwrap_or(Span::ZERO).as_nanos() / 2),
+                region: peer.region,
+            })
+            .collect();
+        let region = &self.region;
+        region
+            .exchange
+            .sight
+            .set(&standings, self.boot(), &region.name, &region.ledger);
+    }
+}
+
+fn gather(
+    pages: &mut Pages,
+    reference: Reference,
+    limit: &str,
+    name: &Name,
+    counter: &mut Counter,
+    round: u64,
+    boot: Span,
+) {
+    let gossip = counter.tell(round, boot);
+    let head = EntryHead {
+        limit,
+        tenant: name.tenant(),
+        key: name.key(),
+        gossip: gossip.map(|gossip| [gossip.demand, gossip.peak]),
+    };
+    let told = if counter.is_near() {
+        Told::ChangedWithAll
+    } else {
+        Told::Changed
+    };
+    let unsent = counter.take_unsent();
+    pages.put(reference, &head, counter, told, unsent);
+}
