@@ -10,8 +10,9 @@
 //!
 //! Files: [`counter`] (one counter's state), [`shard`] (many counters behind a lock), [`check`] (the atomic
 //! step), [`give`] (refunds, settles, releases), [`holds`] and [`answers`] (tables of open holds and
-//! remembered answers), [`look`] (use by region), [`restore`] (what comes back from disk), [`export`] (all of
-//! it at once).
+//! remembered answers), [`look`] (use by region), [`mesh`] (the other regions) and [`sharing`] (who may use
+//! what is left of an approximate limit), [`restore`] (what comes back from disk), [`export`] (all of it at
+//! once).
 //!
 //! Invariants kept here, with the tests that hold them (in `tests/laws/`):
 //! - 1 A check is atomic: `parallel_checks_never_pass_more_than_the_quota`,
@@ -34,8 +35,10 @@ pub mod hold;
 pub mod holds;
 pub mod idempotency;
 pub mod look;
+pub mod mesh;
 pub mod restore;
 pub mod shard;
+pub mod sharing;
 
 use std::hash::BuildHasher;
 use std::hash::Hasher;

@@ -15,6 +15,19 @@ use crate::domain::name::RegionName;
 #[serde(transparent)]
 pub struct ActorId(pub u32);
 
+/// The number of a region inside one process: 0 is the own one, the others count from 1 in the order in which
+/// they became known. Never used again for another region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Site(pub u8);
+
+impl Site {
+    /// The own region.
+    pub const HOME: Self = Self(0);
+    /// Regions that are told apart at most, the own one among them.
+    pub const MAX: u8 = 32;
+}
+
 /// One process of one region.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Actor {

@@ -1,0 +1,173 @@
+//! How much of a counter is asked for in a region, refused units too.
+//!
+//! Attempts are collected in bins of about 100 ms. What leaves the newest bin goes into a sum that decays by
+//! e in a second, so the sum is a rate per second; three bins together are compared with the peak.
+
+use super::gossip::FRACTION_BITS;
+use super::gossip::Gossip;
+use super::gossip::decoded;
+use super::gossip::encoded;
+use crate::domain::time::Span;
+
+/// Ages are counted in ticks of 2^24 ns, about 17 ms: 32 bits last for two years.
+const TICK_BITS: u32 = 24;
+/// Ticks in a bin.
+const BIN_TICKS: u64 = 6;
+const BIN_NANOS: u64 = BIN_TICKS << TICK_BITS;
+/// Bits after the point of sums and peaks kept here, and of factors.
+const KEPT_BITS: u32 = 16;
+const FACTOR_BITS: u32 = 32;
+/// e^(−1 tick / 1 s).
+const TICK_OF_SECOND: u64 = 4_223_510_799;
+/// e^(−3 ticks / 1 s): half a bin.
+const HALF_BIN_OF_SECOND: u64 = 4_084_144_546;
+/// 2^(−1 tick / 30 s).
+const TICK_OF_MEMORY: u64 = 4_293_302_735;
+/// 400 ms: a demand that a busy counter would have told again by then.
+const TOLD_TICKS: u64 = 24;
+
+fn ticks(boot: Span) -> u64 {
+    boot.as_nanos() >> TICK_BITS
+}
+
+/// `factor` to the power of `times`.
+fn power(factor: u64, times: u64) -> u64 {
+    let (mut product, mut square, mut times) = (1 << FACTOR_BITS, factor, times);
+    while times > 0 {
+        if times & 1 == 1 {
+            product = (product * square) >> FACTOR_BITS;
+        }
+        square = (square * square) >> FACTOR_BITS;
+        times >>= 1;
+    }
+    product
+}
+
+fn scaled(value: u64, factor: u64) -> u64 {
+    let product = (u128::from(value) * u128::from(factor)) >> FACTOR_BITS;
+    u64::try_from(product).unwrap_or(u64::MAX)
+}
+
+fn kept(units: u64) -> u64 {
+    units.min(u64::MAX >> (KEPT_BITS + 1)) << KEPT_BITS
+}
+
+/// What is asked for here.
+#[derive(Clone, Debug)]
+pub(super) struct Demand {
+    sum: u64,
+    peak: u64,
+    /// Units by bin, the newest first.
+    bins: [u32; 3],
+    /// Number of the newest bin since boot.
+    bin: u32,
+}
+
+impl Demand {
+    pub(super) fn new(boot: Span) -> Self {
+        Self {
+            sum: 0,
+            peak: 0,
+            bins: [0; 3],
+            bin: bin(boot),
+        }
+    }
+
+    /// `units` are asked for.
+    pub(super) fn add(&mut self, boot: Span, units: u64) {
+        self.turn(boot);
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        self.bins[0] = self.bins[0].saturating_add(units);
+    }
+
+    /// As the others are told.
+    pub(super) fn gossip(&mut self, boot: Span) -> Gossip {
+        self.turn(boot);
+        let into_bin = boot.as_nanos() % BIN_NANOS;
+        // Straight between two bins.
+        let lost = self.sum - scaled(self.sum, power(TICK_OF_SECOND, BIN_TICKS));
+        let lost = u128::from(lost) * u128::from(into_bin) / u128::from(BIN_NANOS);
+        let sum = self.sum - u64::try_from(lost).unwrap_or(self.sum);
+        let sum = sum.saturating_add(kept(u64::from(self.bins[0])));
+        let shift = KEPT_BITS - FRACTION_BITS;
+        Gossip {
+            demand: encoded(sum >> shift),
+            peak: encoded(self.peak.max(self.recent()) >> shift),
+        }
+    }
+
+    fn recent(&self) -> u64 {
+        kept(self.bins.iter().map(|units| u64::from(*units)).sum())
+    }
+
+    fn turn(&mut self, boot: Span) {
+        let now = bin(boot);
+        let passed = match now.checked_sub(self.bin) {
+            Some(passed) if passed > 0 => u64::from(passed),
+            _ => return,
+        };
+        let ended = scaled(kept(u64::from(self.bins[0])), HALF_BIN_OF_SECOND);
+        let before = power(TICK_OF_SECOND, BIN_TICKS);
+        let since = power(TICK_OF_SECOND, BIN_TICKS * (passed - 1));
+        self.sum = scaled(scaled(self.sum, before).saturating_add(ended), since);
+        self.peak = self.peak.max(self.recent());
+        self.peak = scaled(self.peak, power(TICK_OF_MEMORY, BIN_TICKS * passed));
+        self.bins = match passed {
+            1 => [0, self.bins[0], self.bins[1]],
+            2 => [0, 0, self.bins[0]],
+            _ => [0; 3],
+        };
+        self.bin = now;
+    }
+}
+
+fn bin(boot: Span) -> u32 {
+    u32::try_from(boot.as_nanos() / BIN_NANOS).unwrap_or(u32::MAX)
+}
+
+/// What another region told of its demand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    gossip: Gossip,
+    /// Tick of receipt, the low bits.
+    at: u32,
+}
+
+impl Told {
+    pub(super) fn new(boot: Span, gossip: Gossip) -> Self {
+        Self {
+            gossip,
+            at: ticks(boot) as u32,
+        }
+    }
+
+    /// What is wanted there by now, as far as can be guessed.
+    pub(super) fn now(self, boot: Span) -> Wanted {
+        if self.gossip == Gossip::default() {
+            return Wanted::default();
+        }
+        let age = u64::from((ticks(boot) as u32).wrapping_sub(self.at));
+        let silent = age.saturating_sub(TOLD_TICKS);
+        let told = Wanted::from(self.gossip);
+        Wanted {
+            demand: scaled(told.demand, power(TICK_OF_SECOND, silent)),
+            peak: scaled(told.peak, power(TICK_OF_MEMORY, age)),
+        }
+    }
+}
+
+/// Demand per second and peak, in sixteenths of a unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) demand: u64,
+    pub(super) peak: u64,
+}
+
+impl From<Gossip> for Wanted {
+    fn from(gossip: Gossip) -> Self {
+        Self {
+            demand: decoded(gossip.demand),
+            peak: decoded(gossip.peak),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What the others know of the own use: the last rounds in which it was gathered, and how much it was.
+
+/// Rounds that are remembered.
+const ROUNDS: usize = 4;
+
+/// The own use by round of gathering.
+///
+/// Kept small: uses are told above `floor`, rounds by how many came after them. Both saturate, and then too
+/// little is taken to be known, which only makes this region more careful.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ring {
+    /// The newest round.
+    newest: u64,
+    /// Use that every reachable region knows.
+    floor: u64,
+    /// Use of each round above the floor, the oldest first.
+    above: [u32; ROUNDS],
+    /// How far each round but the newest is behind it.
+    ages: [u16; ROUNDS - 1],
+    len: u16,
+}
+
+impl Ring {
+    /// Nothing was gathered yet, and all know of `floor` units.
+    pub(super) fn new(floor: u64) -> Self {
+        Self {
+            floor,
+            ..Self::default()
+        }
+    }
+
+    fn age(&self, place: usize) -> u16 {
+        if place + 1 == usize::from(self.len) {
+            0
+        } else {
+            self.ages.get(place).copied().unwrap_or(0)
+        }
+    }
+
+    fn used(&self, place: usize) -> u64 {
+        self.floor.saturating_add(u64::from(self.above[place]))
+    }
+
+    /// The use that was gathered last.
+    pub(super) fn sent(&self) -> u64 {
+        match usize::from(self.len) {
+            0 => self.floor,
+            len => self.used(len - 1),
+        }
+    }
+
+    /// The own use was `own` when it was gathered for `round`.
+    pub(super) fn gathered(&mut self, round: u64, own: u64) {
+        if own == self.sent() || (self.len > 0 && round < self.newest) {
+            return;
+        }
+        if own < self.floor {
+            let lowered = u32::try_from(self.floor - own).unwrap_or(u32::MAX);
+            for above in self.above.iter_mut().take(usize::from(self.len)) {
+                *above = above.saturating_add(lowered);
+            }
+            self.floor = own;
+        }
+        let above = u32::try_from(own - self.floor).unwrap_or(u32::MAX);
+        if self.len > 0 && round == self.newest {
+            self.above[usize::from(self.len) - 1] = above;
+            return;
+        }
+        if usize::from(self.len) == ROUNDS {
+            self.thin();
+        }
+        let passed = u16::try_from(round.saturating_sub(self.newest)).unwrap_or(u16::MAX);
+        for (place, age) in self.ages.iter_mut().enumerate() {
+            if place < usize::from(self.len) {
+                let before = if place + 1 == usize::from(self.len) {
+                    0
+                } else {
+                    *age
+                };
+                *age = before.saturating_add(passed);
+            }
+        }
+        self.above[usize::from(self.len)] = above;
+        self.len += 1;
+        self.newest = round;
+    }
+
+    /// Makes room: forgets the round whose neighbours are nearest to each other, never the oldest one.
+    fn thin(&mut self) {
+        let gap = |place: &usize| {
+            let after = self.age(place + 1);
+            self.age(place - 1).saturating_sub(after)
+        };
+        let forgotten = (1..ROUNDS - 1).min_by_key(gap).unwrap_or(1);
+        self.forget(forgotten);
+    }
+
+    fn forget(&mut self, place: usize) {
+        for later in place..usize::from(self.len) - 1 {
+            self.above[later] = self.above[later + 1];
+            if later < ROUNDS - 1 {
+                self.ages[later] = self.age(later + 1);
+            }
+        }
+        self.len -= 1;
+    }
+
+    /// What all regions know that have merged everything up to `acked`: the least that any of them may
+    /// take the own use for.
+    pub(super) fn known(&mut self, acked: u64) -> u64 {
+        while self.len > 0 && self.newest.saturating_sub(u64::from(self.age(0))) <= acked {
+            // A use that fell since may be what some of them know by now.
+            let entries = self.above.iter().take(usize::from(self.len));
+            let raised = entries.min().copied().unwrap_or(0);
+            for above in self.above.iter_mut().take(usize::from(self.len)) {
+                *above -= raised;
+            }
+            self.floor = self.floor.saturating_add(u64::from(raised));
+            self.forget(0);
+        }
+        self.floor
+    }
+}
