@@ -105,6 +105,19 @@ impl Ring {
         self.len -= 1;
     }
 
+    /// The least that a region may take the own use for that has merged everything up to `acked`.
+    pub(super) fn known_by(&self, acked: u64) -> u64 {
+        let len = usize::from(self.len);
+        let merged = (0..len)
+            .rev()
+            .find(|place| self.newest.saturating_sub(u64::from(self.age(*place))) <= acked);
+        match merged {
+            Some(merged) => (merged..len).map(|place| self.used(place)).min(),
+            None => None,
+        }
+        .unwrap_or(self.floor)
+    }
+
     /// What all regions know that have merged everything up to `acked`: the least that any of them may
     /// take the own use for.
     pub(super) fn known(&mut self, acked: u64) -> u64 {

@@ -150,6 +150,8 @@ pub struct World<R: Region> {
     rng: Rng,
     net: Net,
     sources: Vec<Source>,
+    /// How long the traffic goes on already when the run begins.
+    lead: u64,
     queue: BinaryHeap<Reverse<Due<R::Message>>>,
     order: u64,
     out: Outbox<R::Message>,
@@ -180,10 +182,12 @@ impl<R: Region> World<R> {
             sources: (0..regions)
                 .map(|region| Source::new(setup.traffic, region, regions, rate, setup.window))
                 .collect(),
+            lead: 0,
             queue: BinaryHeap::new(),
             order: 0,
             out: Vec::new(),
         };
+        world.lead = world.rng.between(100 * SECOND, 200 * SECOND);
         for region in 0..regions {
             let phase = world.rng.between(0, 100 * MS);
             world.push(phase, Event::Tick(region));
@@ -203,7 +207,7 @@ impl<R: Region> World<R> {
     }
 
     fn next_check(&mut self, region: usize, at: u64) {
-        let at = self.sources[region].next(&mut self.rng, at);
+        let at = self.sources[region].next(&mut self.rng, self.lead + at) - self.lead;
         if at < self.setup.window * self.setup.windows {
             self.push(at, Event::Check(region));
         }

@@ -48,10 +48,9 @@ pub struct Model {
     gathered_round: u64,
     gathered_at: u64,
     is_dirty: bool,
-    /// Whether a peer was away and has not told and heard everything yet.
-    is_behind: Vec<bool>,
-    /// Own use that each peer has told us to know.
-    pub pushes: Vec<u64>,
+    /// Peers that were away: the round that they must have merged to be back.
+    behind: Vec<Option<u64>>,
+    pushed_at: Option<u64>,
 }
 
 impl Model {
@@ -83,15 +82,10 @@ impl Model {
         for (place, peer) in self.mesh.peers.iter_mut().enumerate() {
             let is_heard = now.saturating_sub(peer.heard.as_nanos()) < SECOND;
             if !is_heard {
-                self.is_behind[place] = true;
+                self.behind[place] = Some(u64::MAX);
             }
-            peer.is_reachable = is_heard && !self.is_behind[place];
+            peer.is_reachable = is_heard && self.behind[place].is_none();
         }
-    }
-
-    fn remaining(&self) -> u64 {
-        let used = self.used.iter().sum();
-        self.setup.quota.saturating_sub(used)
     }
 
     fn entry(&mut self, now: u64) -> Entry {
@@ -127,7 +121,7 @@ impl Model {
                 region,
                 Message::Frame {
                     round: self.round,
-                    entry: (is_due || lacks || self.is_behind[place]).then(|| entry.clone()),
+                    entry: (is_due || lacks || self.behind[place].is_some()).then(|| entry.clone()),
                 },
             ));
         }
@@ -136,6 +130,9 @@ impl Model {
     fn merge(&mut self, now: u64, from: usize, entry: &Entry) {
         self.enter(now.max(entry.window * self.setup.window));
         if entry.window == self.window {
+            self.look_around(now);
+            let at = position(&self.setup, &self.mesh, &self.used, self.own, now);
+            self.sharing.reserve(&at);
             for (region, used) in entry.all.iter().enumerate() {
                 if region != self.own {
                     self.used[region] = self.used[region].max(*used);
@@ -145,6 +142,19 @@ impl Model {
         }
         let site = self.site(from);
         self.sharing.hear(Span::from_nanos(now), site, entry.gossip);
+    }
+}
+
+fn position<'a>(setup: &Setup, mesh: &'a Mesh, used: &[u64], own: usize, now: u64) -> Position<'a> {
+    Position {
+        boot: Span::from_nanos(now),
+        mesh,
+        own: used[own],
+        remaining: setup.quota.saturating_sub(used.iter().sum()),
+        quota: setup.quota,
+        split: setup.split,
+        on_partition: setup.on_partition,
+        bucket: None,
     }
 }
 
@@ -163,8 +173,8 @@ impl Region for Model {
             gathered_round: 0,
             gathered_at: 0,
             is_dirty: false,
-            is_behind: vec![false; setup.regions - 1],
-            pushes: Vec::new(),
+            behind: vec![None; setup.regions - 1],
+            pushed_at: None,
         };
         model.mesh = Mesh {
             peers: (0..setup.regions)
@@ -187,17 +197,8 @@ impl Region for Model {
         self.enter(now);
         self.look_around(now);
         let boot = Span::from_nanos(now);
-        let mut at = Position {
-            boot,
-            mesh: &self.mesh,
-            own: self.used[self.own],
-            remaining: self.remaining(),
-            quota: self.setup.quota,
-            split: self.setup.split,
-            on_partition: self.setup.on_partition,
-            bucket: None,
-        };
         self.sharing.attempt(boot, units);
+        let mut at = position(&self.setup, &self.mesh, &self.used, self.own, now);
         if at.remaining > 0 {
             self.is_dirty = true;
         }
@@ -211,10 +212,9 @@ impl Region for Model {
         let wants_push = self.sharing.wants_push(&at);
         self.used[self.own] = at.own;
         if wants_push {
-            if let Some(last) = self.pushes.last() {
-                assert!(now - last >= 20 * MS);
+            if let Some(before) = self.pushed_at.replace(now) {
+                assert!(now - before >= 20 * MS);
             }
-            self.pushes.push(now);
             self.send_round(now, true, out);
         }
         passed
@@ -237,8 +237,12 @@ impl Region for Model {
                     if entry.is_near && entry.all[self.own] < self.used[self.own] {
                         own = Some(self.entry(now));
                     }
-                    if self.mesh.peers[place].acked_round >= self.gathered_round {
-                        self.is_behind[place] = false;
+                    match self.behind[place] {
+                        Some(u64::MAX) => self.behind[place] = Some(self.round),
+                        Some(round) if self.mesh.peers[place].acked_round >= round => {
+                            self.behind[place] = None;
+                        }
+                        _ => {}
                     }
                     out.push((from, Message::Reply { round, entry: own }));
                 }
