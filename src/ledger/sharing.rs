@@ -386,3 +386,8 @@ fn round_trip(mesh: &Mesh) -> Span {
         .unwrap_or(Span::ZERO);
     latency.plus(latency).plus(ROUND_EVERY)
 }
+
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+mod tests;
