@@ -2,10 +2,12 @@
 //! regions 20 to 120 ms apart, a round every 100 ms, windows of 60 s.
 //!
 //! `cargo bench --bench approximate` prints how far a quota is passed and how much of it stays unused, by
-//! quota, by number of regions, and over partitions; `-- quotas`, `-- regions`, `-- cuts` one of them alone.
+//! quota, by number of regions, over partitions and in sudden bursts; `-- quotas`, `-- regions`, `-- cuts` or
+//! `-- bursts` one of them alone, `-- kinds 100` a quota by load and kind of traffic.
 
 #[path = "../sim/approximate/mod.rs"]
 mod approximate;
+#[allow(dead_code, reason = "most of it is about strict limits")]
 #[path = "../sim/model/mod.rs"]
 mod model;
 
@@ -116,6 +118,35 @@ fn cuts() {
     }
 }
 
+fn bursts() {
+    println!("\n| burst, split | {}", Row::HEAD);
+    for (name, traffic, load) in [
+        ("0.9 of the quota in one region", Traffic::Flash, 0.9),
+        ("five times the quota in one region", Traffic::Flash, 5.0),
+        ("0.9 of the quota in all", Traffic::Rush, 0.9),
+        ("five times the quota in all", Traffic::Rush, 5.0),
+    ] {
+        for split in [Split::None, Split::Adaptive, Split::Equal] {
+            for windows in [1, 2] {
+                let mut row = Row::default();
+                for quota in [1_000, 10_000] {
+                    for seed in 0..4 {
+                        let mut setup = Setup::new(seed, 5, quota, load, traffic);
+                        setup.split = split;
+                        setup.windows = windows;
+                        let mut world = run(setup);
+                        // Only the last one: the first is cold, the second is not.
+                        world.windows.drain(..windows as usize - 1);
+                        row.add(&world);
+                    }
+                }
+                let heat = if windows == 1 { "cold" } else { "again" };
+                row.print(&format!("{name}, {heat}, {split:?}"));
+            }
+        }
+    }
+}
+
 fn main() {
     // `cargo bench` adds a flag of its own.
     let arguments: Vec<String> = std::env::args()
@@ -128,10 +159,12 @@ fn main() {
         Some("regions") => regions(),
         Some("kinds") => kinds(number.unwrap_or(10)),
         Some("cuts") => cuts(),
+        Some("bursts") => bursts(),
         _ => {
             quotas(100_000);
             regions();
             cuts();
+            bursts();
         }
     }
 }

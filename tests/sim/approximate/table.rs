@@ -14,7 +14,6 @@ pub struct Row {
     under_max: f64,
     under_max_units: u64,
     checks: u64,
-    refused: u64,
     refused_early: u64,
     granted: u64,
     entries: u64,
@@ -36,7 +35,6 @@ impl Row {
             self.under_max = self.under_max.max(percent(under));
             self.under_max_units = self.under_max_units.max(under);
             self.checks += tally.checks;
-            self.refused += tally.refused;
             self.refused_early += tally.refused_early;
             self.granted += tally.granted / world.setup.cost;
         }
@@ -58,21 +56,21 @@ impl Row {
         self.over_max_units
     }
 
-    /// The most units of one window.
-    pub const fn under_max_units(&self) -> u64 {
-        self.under_max_units
+    /// Checks that were refused while units were left, % of all.
+    pub fn refused_early(&self) -> f64 {
+        100.0 * self.refused_early as f64 / self.checks.max(1) as f64
     }
 
     pub fn print(&self, name: &str) {
-        let early = 100.0 * self.refused_early as f64 / self.checks.max(1) as f64;
         println!(
-            "| {name} | {:.3} | {:.2} | {} | {:.3} | {:.2} | {} | {early:.2} | {:.2} |",
+            "| {name} | {:.3} | {:.2} | {} | {:.3} | {:.2} | {} | {:.2} | {:.2} |",
             self.over(),
             self.over_max,
             self.over_max_units,
             self.under(),
             self.under_max,
             self.under_max_units,
+            self.refused_early(),
             self.entries as f64 / self.granted.max(1) as f64,
         );
     }
