@@ -195,6 +195,35 @@ impl Sharing {
         self.is_near || (!self.is_stale && own >= self.cap)
     }
 
+    /// Keeps a part of what is left for each member that is newly cut off, once per window, and lets go of it
+    /// when the member is back.
+    ///
+    /// To be called before anything is merged while a member is cut off: the part is one of what was left at
+    /// the cut, and what this side of it uses meanwhile must not lessen it.
+    pub fn reserve(&mut self, at: &Position<'_>) {
+        let is_kept = at.on_partition == OnPartition::Share;
+        let is_cut = |peer: &&Peer| is_kept && !peer.is_reachable;
+        if self.reserves.is_none() && !at.mesh.peers.iter().any(|peer| is_cut(&peer)) {
+            return;
+        }
+        let mut reserves = self.reserves.take().unwrap_or_default();
+        let cut = |site: Site| {
+            at.mesh
+                .peers
+                .iter()
+                .any(|peer| peer.site == site && is_cut(&peer))
+        };
+        reserves.by_site.retain(|(site, _)| cut(*site));
+        for peer in at.mesh.peers.iter().filter(is_cut) {
+            if reserves.by_site.iter().all(|(site, _)| *site != peer.site) {
+                let unknown = at.own.saturating_sub(self.ring.known_by(peer.acked_round));
+                let part = at.remaining.saturating_add(unknown) / u64::from(at.mesh.regions).max(1);
+                reserves.by_site.push((peer.site, part));
+            }
+        }
+        self.reserves = (!reserves.by_site.is_empty()).then_some(reserves);
+    }
+
     /// Whether `units` more may pass.
     pub fn judge(&mut self, at: &Position<'_>, units: u64) -> Shared {
         let wanted = at.own.saturating_add(units);
@@ -257,7 +286,7 @@ impl Sharing {
     fn look(&mut self, at: &Position<'_>, units: u64) {
         self.is_stale = false;
         self.judged_at = ticks(at.boot);
-        self.keep_reserves(at);
+        self.reserve(at);
         let reachable = at.mesh.reachable();
         self.is_degraded = reachable < usize::from(at.mesh.regions);
         self.is_minority = at.on_partition == OnPartition::Majority
@@ -329,29 +358,6 @@ impl Sharing {
     fn own_weight(&mut self, at: &Position<'_>) -> u64 {
         weight(Wanted::from(self.demand.gossip(at.boot)))
     }
-
-    fn keep_reserves(&mut self, at: &Position<'_>) {
-        let is_kept = at.on_partition == OnPartition::Share;
-        let is_cut = |peer: &&Peer| is_kept && !peer.is_reachable;
-        if self.reserves.is_none() && !at.mesh.peers.iter().any(|peer| is_cut(&peer)) {
-            return;
-        }
-        let mut reserves = self.reserves.take().unwrap_or_default();
-        let cut = |site: Site| {
-            at.mesh
-                .peers
-                .iter()
-                .any(|peer| peer.site == site && is_cut(&peer))
-        };
-        reserves.by_site.retain(|(site, _)| cut(*site));
-        for peer in at.mesh.peers.iter().filter(is_cut) {
-            if reserves.by_site.iter().all(|(site, _)| *site != peer.site) {
-                let part = at.remaining / u64::from(at.mesh.regions).max(1);
-                reserves.by_site.push((peer.site, part));
-            }
-        }
-        self.reserves = (!reserves.by_site.is_empty()).then_some(reserves);
-    }
 }
 
 /// What `peer` may have used unheard, in sixteenths of a unit.
@@ -380,3 +386,8 @@ fn round_trip(mesh: &Mesh) -> Span {
         .unwrap_or(Span::ZERO);
     latency.plus(latency).plus(ROUND_EVERY)
 }
+
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+mod tests;

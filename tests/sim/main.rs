@@ -19,7 +19,11 @@
 //! A seed that fails is one command: `HIGHWATER_SIM_SEED=n cargo test --test sim replay`. Seeds that once
 //! failed are kept in [`FOUND`]. [`raft`] runs the real log with the real machine below it in the same way.
 //! `cargo bench --bench strict` prints the tables.
+//!
+//! [`approximate`] does the same for approximate limits, where figures count instead of promises;
+//! `cargo bench --bench approximate` prints its tables.
 
+mod approximate;
 mod model;
 mod raft;
 

@@ -57,3 +57,50 @@ pub(super) fn allotted(units: u64, weights: &Weights, own: usize) -> u64 {
     }
     whole + u64::from(before < units - dealt)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::any;
+    use proptest::prop_assert;
+    use proptest::prop_assert_eq;
+    use proptest::prop_oneof;
+    use proptest::proptest;
+
+    use super::*;
+
+    fn all(units: u64, weights: &[u64]) -> Vec<u64> {
+        let weights = Weights::from_slice(weights);
+        (0..weights.len())
+            .map(|own| allotted(units, &weights, own))
+            .collect()
+    }
+
+    #[test]
+    fn units_go_by_weight_and_the_last_ones_by_what_is_over() {
+        assert_eq!(all(100, &[3, 1]), [70, 30]);
+        assert_eq!(all(100, &[0, 0, 0]), [34, 33, 33]);
+        assert_eq!(all(100, &[0, 7, 0, 0]), [5, 85, 5, 5]);
+        assert_eq!(all(1, &[1, 5, 5]), [0, 1, 0]);
+        assert_eq!(all(2, &[1, 5, 5]), [0, 1, 1]);
+        assert_eq!(all(7, &[9]), [7]);
+        assert_eq!(all(u64::MAX, &[1 << 40, 1 << 40]), [1 << 63, (1 << 63) - 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn all_units_are_dealt_out_and_more_weight_gets_no_less(
+            units in prop_oneof![0_u64..100, any::<u64>()],
+            weights in vec(prop_oneof![0_u64..20, 0_u64..(1 << 40)], 1..32),
+        ) {
+            let dealt = all(units, &weights);
+            let sum: u128 = dealt.iter().map(|units| u128::from(*units)).sum();
+            prop_assert_eq!(sum, u128::from(units));
+            for (one, gets) in weights.iter().zip(&dealt) {
+                for (other, others) in weights.iter().zip(&dealt) {
+                    prop_assert!(one <= other || gets + 1 >= *others);
+                }
+            }
+        }
+    }
+}

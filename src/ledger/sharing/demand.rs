@@ -171,3 +171,73 @@ impl From<Gossip> for Wanted {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_about(value: u64, expected: u64) {
+        let off = value.abs_diff(expected);
+        assert!(off * 100 <= expected * 8, "{value}, expected {expected}");
+    }
+
+    /// What is told at `ms`, in units.
+    fn told(demand: &mut Demand, ms: u64) -> (u64, u64) {
+        let wanted = Wanted::from(demand.gossip(Span::from_ms(ms)));
+        (wanted.demand >> FRACTION_BITS, wanted.peak >> FRACTION_BITS)
+    }
+
+    #[test]
+    fn a_steady_stream_is_told_per_second() {
+        let mut demand = Demand::new(Span::ZERO);
+        for ms in 0..20_000 {
+            demand.add(Span::from_ms(ms), 2);
+            if ms > 8_000 && ms % 7 == 0 {
+                let (rate, peak) = told(&mut demand, ms);
+                is_about(rate, 2_000);
+                is_about(peak, 603);
+            }
+        }
+    }
+
+    #[test]
+    fn demand_is_forgotten_within_seconds_and_a_peak_within_minutes() {
+        let mut demand = Demand::new(Span::ZERO);
+        demand.add(Span::from_ms(50), 10_000);
+        let (rate, peak) = told(&mut demand, 50);
+        is_about(rate, 10_000);
+        is_about(peak, 10_000);
+        let (rate, peak) = told(&mut demand, 2_050);
+        is_about(rate, 1_353);
+        is_about(peak, 9_550);
+        let (rate, peak) = told(&mut demand, 30_050);
+        assert_eq!(rate, 0);
+        is_about(peak, 5_000);
+        assert_eq!(told(&mut demand, 3_600_000), (0, 0));
+    }
+
+    #[test]
+    fn what_was_heard_is_forgotten_alike() {
+        let gossip = Gossip {
+            demand: encoded(10_000),
+            peak: encoded(10_000),
+        };
+        let told = Told::new(Span::from_ms(50), gossip);
+        is_about(told.now(Span::from_ms(450)).demand, 10_000);
+        is_about(told.now(Span::from_ms(2_450)).demand, 1_353);
+        is_about(told.now(Span::from_ms(30_050)).peak, 5_000);
+        let later = told.now(Span::from_seconds(100_000));
+        assert_eq!(later, Wanted::default());
+    }
+
+    #[test]
+    fn no_amount_and_no_clock_is_too_much() {
+        let mut demand = Demand::new(Span::from_seconds(9));
+        for boot in [Span::ZERO, Span::from_seconds(9), Span::MAX, Span::ZERO] {
+            demand.add(boot, u64::MAX);
+            demand.add(boot, u64::MAX);
+            assert_eq!(demand.gossip(boot).demand, u8::MAX);
+            demand.add(boot.plus(Span::from_ms(150)), 1);
+        }
+    }
+}

@@ -92,6 +92,8 @@ impl Ring {
             self.age(place - 1).saturating_sub(after)
         };
         let forgotten = (1..ROUNDS - 1).min_by_key(gap).unwrap_or(1);
+        // A use that fell and rose again stays in mind.
+        self.above[forgotten - 1] = self.above[forgotten - 1].min(self.above[forgotten]);
         self.forget(forgotten);
     }
 
@@ -103,6 +105,19 @@ impl Ring {
             }
         }
         self.len -= 1;
+    }
+
+    /// The least that a region may take the own use for that has merged everything up to `acked`.
+    pub(super) fn known_by(&self, acked: u64) -> u64 {
+        let len = usize::from(self.len);
+        let merged = (0..len)
+            .rev()
+            .find(|place| self.newest.saturating_sub(u64::from(self.age(*place))) <= acked);
+        match merged {
+            Some(merged) => (merged..len).map(|place| self.used(place)).min(),
+            None => None,
+        }
+        .unwrap_or(self.floor)
     }
 
     /// What all regions know that have merged everything up to `acked`: the least that any of them may
@@ -119,5 +134,103 @@ impl Ring {
             self.forget(0);
         }
         self.floor
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prop_assert;
+    use proptest::proptest;
+
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_what_was_gathered_in_the_last_acked_round() {
+        let mut ring = Ring::new(0);
+        for (round, own) in [(3, 10), (5, 25), (9, 40)] {
+            ring.gathered(round, own);
+        }
+        assert_eq!(ring.sent(), 40);
+        assert_eq!(
+            [0, 3, 4, 5, 8, 9].map(|acked| ring.known_by(acked)),
+            [0, 10, 10, 25, 25, 40]
+        );
+        assert_eq!(
+            [2, 4, 8, 20].map(|acked| ring.known(acked)),
+            [0, 10, 25, 40]
+        );
+        assert_eq!(ring.sent(), 40);
+        // Nothing is unlearned.
+        assert_eq!(ring.known(0), 40);
+    }
+
+    #[test]
+    fn use_that_did_not_change_needs_no_new_round() {
+        let mut ring = Ring::new(0);
+        ring.gathered(1, 10);
+        ring.gathered(7, 10);
+        assert_eq!(ring.known(1), 10);
+    }
+
+    #[test]
+    fn use_that_fell_is_taken_at_its_least() {
+        let mut ring = Ring::new(0);
+        ring.gathered(1, 10);
+        ring.gathered(2, 4);
+        ring.gathered(3, 8);
+        assert_eq!(ring.known(1), 4);
+        assert_eq!(ring.known(2), 4);
+        assert_eq!(ring.known(3), 8);
+        ring.gathered(4, 5);
+        assert_eq!(ring.known(3), 5);
+    }
+
+    #[test]
+    fn the_newest_and_the_oldest_round_are_kept() {
+        let mut ring = Ring::new(0);
+        for round in 1..=1_000 {
+            ring.gathered(round, round);
+        }
+        assert_eq!(ring.sent(), 1_000);
+        assert_eq!(ring.known_by(1_000), 1_000);
+        assert_eq!(ring.known_by(1), 1);
+    }
+
+    #[test]
+    fn huge_uses_and_gaps_only_make_it_careful() {
+        let mut ring = Ring::new(0);
+        ring.gathered(1, 1 << 60);
+        assert_eq!(ring.known_by(1), u64::from(u32::MAX));
+        ring.gathered(1 << 60, u64::MAX);
+        ring.gathered(u64::MAX, 0);
+        assert_eq!(ring.known(1), 0);
+        ring.gathered(2, 5);
+        assert_eq!(ring.known(u64::MAX), 0);
+    }
+
+    proptest! {
+        /// Against a list of everything: never more is taken to be known than may be.
+        #[test]
+        fn it_never_tells_more_than_the_others_know(
+            steps in vec((1_u64..5_000, 0_u64..60, 0_u64..8), 1..60),
+        ) {
+            let mut ring = Ring::new(0);
+            let (mut all, mut round, mut acked) = (vec![(0_u64, 0_u64)], 0, 0);
+            for (gap, own, lag) in steps {
+                round += gap;
+                ring.gathered(round, own);
+                all.push((round, own));
+                let seen = all[all.len().saturating_sub(1 + lag as usize)].0;
+                acked = acked.max(seen);
+                let merged = all.iter().rposition(|(round, _)| *round <= acked).unwrap_or(0);
+                let least = all[merged..].iter().map(|(_, own)| *own).min().unwrap_or(0);
+                prop_assert!(ring.known_by(acked) <= least);
+                if lag % 2 == 0 {
+                    prop_assert!(ring.known(acked) <= least);
+                }
+            }
+            prop_assert!(ring.known(round) == all[all.len() - 1].1);
+        }
     }
 }

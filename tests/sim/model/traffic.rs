@@ -16,6 +16,8 @@ pub enum Traffic {
     Moving,
     /// Everything in one region within 200 ms of each window's start.
     Flash,
+    /// The same in all regions at once.
+    Rush,
 }
 
 /// The steady kinds, of which tables show the mean.
@@ -84,17 +86,19 @@ impl Source {
                 let factor = if self.is_on { 10.0 } else { 0.0 };
                 (self.rate * factor / regions, self.changes_at)
             }
-            Traffic::Flash => {
+            Traffic::Flash | Traffic::Rush => {
                 let begin = at / self.window * self.window;
                 let lasts = SECOND / 5;
-                if self.region != 1 % self.regions {
+                let is_rush = self.traffic == Traffic::Rush;
+                if !is_rush && self.region != 1 % self.regions {
                     return (0.0, u64::MAX);
                 }
                 if at - begin >= lasts {
                     return (0.0, begin + self.window);
                 }
+                let part = if is_rush { 1.0 / regions } else { 1.0 };
                 let factor = self.window as f64 / lasts as f64;
-                (self.rate * factor, begin + lasts)
+                (self.rate * part * factor, begin + lasts)
             }
         }
     }

@@ -1,0 +1,170 @@
+//! Figures of approximate limits, from the simulator of `tests/sim`: the rule of sharing in virtual time,
+//! regions 20 to 120 ms apart, a round every 100 ms, windows of 60 s.
+//!
+//! `cargo bench --bench approximate` prints how far a quota is passed and how much of it stays unused, by
+//! quota, by number of regions, over partitions and in sudden bursts; `-- quotas`, `-- regions`, `-- cuts` or
+//! `-- bursts` one of them alone, `-- kinds 100` a quota by load and kind of traffic.
+
+#[path = "../sim/approximate/mod.rs"]
+mod approximate;
+#[allow(dead_code, reason = "most of it is about strict limits")]
+#[path = "../sim/model/mod.rs"]
+mod model;
+
+use approximate::Cut;
+use approximate::Setup;
+use approximate::World;
+use approximate::sharing::Model;
+use approximate::table::Row;
+use highwater::domain::limit::OnPartition;
+use highwater::domain::limit::Split;
+use model::SECOND;
+use model::traffic::STEADY;
+use model::traffic::Traffic;
+
+const LOADS: [f64; 6] = [0.5, 0.9, 1.2, 2.0, 5.0, 20.0];
+
+fn run(setup: Setup) -> World<Model> {
+    let mut world = World::new(setup);
+    world.run();
+    world
+}
+
+fn steady(
+    quota: u64,
+    regions: usize,
+    split: Split,
+    loads: &[f64],
+    seeds: u64,
+    kinds: &[Traffic],
+) -> Row {
+    let mut row = Row::default();
+    for load in loads {
+        for traffic in kinds {
+            for seed in 0..seeds {
+                let mut setup = Setup::new(seed, regions, quota, *load, *traffic);
+                setup.split = split;
+                row.add(&run(setup));
+            }
+        }
+    }
+    row
+}
+
+fn quotas(most: u64) {
+    println!("| Q, split | {}", Row::HEAD);
+    for quota in [10, 100, 1_000, 10_000, 100_000] {
+        if quota > most {
+            continue;
+        }
+        let seeds = if quota <= 100 { 8 } else { 2 };
+        for split in [Split::None, Split::Adaptive, Split::Equal] {
+            let row = steady(quota, 5, split, &LOADS, seeds, &STEADY);
+            row.print(&format!("{quota}, {split:?}"));
+        }
+    }
+}
+
+fn regions() {
+    println!("\n| N, Q, load | {}", Row::HEAD);
+    for regions in [2, 3, 5, 10] {
+        for quota in [10, 100, 10_000] {
+            let loads = [1.2, 5.0, 20.0];
+            let row = steady(quota, regions, Split::Adaptive, &loads, 4, &STEADY);
+            row.print(&format!("{regions}, {quota}"));
+        }
+    }
+}
+
+fn kinds(quota: u64) {
+    println!("\n| Q, load, traffic | {}", Row::HEAD);
+    for load in LOADS {
+        for traffic in STEADY {
+            let row = steady(quota, 5, Split::Adaptive, &[load], 8, &[traffic]);
+            row.print(&format!("{quota}, {load}, {traffic:?}"));
+        }
+    }
+}
+
+fn cuts() {
+    println!("\n| cut, policy | {}", Row::HEAD);
+    let policies = [OnPartition::Open, OnPartition::Share, OnPartition::Majority];
+    for (name, first, from, until) in [
+        ("5 s, healed long before, 2 of 5", 2, 5, 10),
+        ("15 s across exhaustion, 2 of 5", 2, 20, 35),
+        ("30 s across exhaustion, 2 of 5", 2, 10, 40),
+        ("15 s across exhaustion, 1 of 5", 1, 20, 35),
+        ("30 s across exhaustion, 1 of 5", 1, 10, 40),
+        ("30 s across the rollover, 2 of 5", 2, 45, 75),
+    ] {
+        for policy in policies {
+            let mut row = Row::default();
+            for quota in [1_000, 10_000] {
+                for traffic in STEADY {
+                    for seed in 0..4 {
+                        let mut setup = Setup::new(seed, 5, quota, 2.0, traffic);
+                        setup.on_partition = policy;
+                        setup.cut = Some(Cut {
+                            first,
+                            from: from * SECOND,
+                            until: until * SECOND,
+                        });
+                        row.add(&run(setup));
+                    }
+                }
+            }
+            row.print(&format!("{name}, {policy:?}"));
+        }
+    }
+}
+
+fn bursts() {
+    println!("\n| burst, split | {}", Row::HEAD);
+    for (name, traffic, load) in [
+        ("0.9 of the quota in one region", Traffic::Flash, 0.9),
+        ("five times the quota in one region", Traffic::Flash, 5.0),
+        ("0.9 of the quota in all", Traffic::Rush, 0.9),
+        ("five times the quota in all", Traffic::Rush, 5.0),
+    ] {
+        for split in [Split::None, Split::Adaptive, Split::Equal] {
+            for windows in [1, 2] {
+                let mut row = Row::default();
+                for quota in [1_000, 10_000] {
+                    for seed in 0..4 {
+                        let mut setup = Setup::new(seed, 5, quota, load, traffic);
+                        setup.split = split;
+                        setup.windows = windows;
+                        let mut world = run(setup);
+                        // Only the last one: the first is cold, the second is not.
+                        world.windows.drain(..windows as usize - 1);
+                        row.add(&world);
+                    }
+                }
+                let heat = if windows == 1 { "cold" } else { "again" };
+                row.print(&format!("{name}, {heat}, {split:?}"));
+            }
+        }
+    }
+}
+
+fn main() {
+    // `cargo bench` adds a flag of its own.
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"))
+        .collect();
+    let number = arguments.get(1).and_then(|number| number.parse().ok());
+    match arguments.first().map(String::as_str) {
+        Some("quotas") => quotas(number.unwrap_or(100_000)),
+        Some("regions") => regions(),
+        Some("kinds") => kinds(number.unwrap_or(10)),
+        Some("cuts") => cuts(),
+        Some("bursts") => bursts(),
+        _ => {
+            quotas(100_000);
+            regions();
+            cuts();
+            bursts();
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Approximate limits, simulated: one counter that several regions use, in virtual time.
+//!
+//! `World` is traffic, network and audit; what a region does is behind [`Region`]. Files: `sharing` (a region
+//! that has nothing but the rule of sharing and a view of the others' use), `table` (sums over many runs).
+
+#[cfg(test)]
+mod runs;
+pub mod sharing;
+pub mod table;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use highwater::domain::limit::OnPartition;
+use highwater::domain::limit::Split;
+
+use crate::model::MS;
+use crate::model::SECOND;
+use crate::model::net::Net;
+use crate::model::rng::Rng;
+use crate::model::traffic::Source;
+use crate::model::traffic::Traffic;
+
+/// A partition: regions below `first` are cut off from the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    pub first: usize,
+    pub from: u64,
+    pub until: u64,
+}
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub seed: u64,
+    pub regions: usize,
+    pub quota: u64,
+    pub window: u64,
+    pub windows: u64,
+    /// Demand as a multiple of the quota.
+    pub load: f64,
+    pub traffic: Traffic,
+    pub cost: u64,
+    pub split: Split,
+    pub on_partition: OnPartition,
+    pub cut: Option<Cut>,
+}
+
+impl Setup {
+    pub fn new(seed: u64, regions: usize, quota: u64, load: f64, traffic: Traffic) -> Self {
+        Self {
+            seed,
+            regions,
+            quota,
+            window: 60 * SECOND,
+            windows: 2,
+            load,
+            traffic,
+            cost: 1,
+            split: Split::Adaptive,
+            on_partition: OnPartition::Share,
+            cut: None,
+        }
+    }
+}
+
+/// What a region wants sent: to whom, and what.
+pub type Outbox<M> = Vec<(usize, M)>;
+
+/// One region under test. Times are nanoseconds since the beginning.
+pub trait Region {
+    type Message: Clone;
+
+    /// A region that sees the others at these one-way delays in ms.
+    fn new(setup: &Setup, own: usize, delays: &[u64]) -> Self;
+    /// A check; whether it passed.
+    fn check(&mut self, now: u64, units: u64, out: &mut Outbox<Self::Message>) -> bool;
+    /// Every 100 ms.
+    fn tick(&mut self, now: u64, out: &mut Outbox<Self::Message>);
+    fn receive(
+        &mut self,
+        now: u64,
+        from: usize,
+        message: Self::Message,
+        out: &mut Outbox<Self::Message>,
+    );
+    /// Counters in a message, answers apart.
+    fn entries(message: &Self::Message) -> u64;
+}
+
+/// What happened in one window, all regions together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub asked: u64,
+    pub granted: u64,
+    pub checks: u64,
+    /// Checks refused while the quota was not used up.
+    pub refused_early: u64,
+}
+
+impl Tally {
+    pub fn over(&self, quota: u64) -> u64 {
+        self.granted.saturating_sub(quota)
+    }
+
+    pub fn under(&self, quota: u64) -> u64 {
+        self.asked.min(quota).saturating_sub(self.granted)
+    }
+}
+
+enum Event<M> {
+    Check(usize),
+    Tick(usize),
+    Message { from: usize, to: usize, message: M },
+    Cut,
+    Heal,
+}
+
+struct Due<M> {
+    at: u64,
+    order: u64,
+    event: Event<M>,
+}
+
+impl<M> PartialEq for Due<M> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl<M> Eq for Due<M> {}
+
+impl<M> PartialOrd for Due<M> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<M> Ord for Due<M> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// Regions, traffic, network and audit of one run.
+pub struct World<R: Region> {
+    pub setup: Setup,
+    pub regions: Vec<R>,
+    pub windows: Vec<Tally>,
+    pub entries: u64,
+    rng: Rng,
+    net: Net,
+    sources: Vec<Source>,
+    /// How long the traffic goes on already when the run begins.
+    lead: u64,
+    queue: BinaryHeap<Reverse<Due<R::Message>>>,
+    order: u64,
+    out: Outbox<R::Message>,
+}
+
+impl<R: Region> World<R> {
+    pub fn new(setup: Setup) -> Self {
+        let mut rng = Rng::new(setup.seed.wrapping_mul(0x9e37_79b9) ^ setup.quota);
+        let regions = setup.regions;
+        let mut delays = vec![vec![0; regions]; regions];
+        for one in 0..regions {
+            for other in 0..one {
+                let delay = rng.between(20, 121);
+                delays[one][other] = delay;
+                delays[other][one] = delay;
+            }
+        }
+        let rate = setup.load * setup.quota as f64 / setup.window as f64 / setup.cost as f64;
+        let mut world = Self {
+            setup,
+            regions: (0..regions)
+                .map(|own| R::new(&setup, own, &delays[own]))
+                .collect(),
+            windows: vec![Tally::default(); setup.windows as usize],
+            entries: 0,
+            rng,
+            net: Net::new(delays),
+            sources: (0..regions)
+                .map(|region| Source::new(setup.traffic, region, regions, rate, setup.window))
+                .collect(),
+            lead: 0,
+            queue: BinaryHeap::new(),
+            order: 0,
+            out: Vec::new(),
+        };
+        world.lead = world.rng.between(2, 10) * setup.window;
+        for region in 0..regions {
+            let phase = world.rng.between(0, 100 * MS);
+            world.push(phase, Event::Tick(region));
+            world.next_check(region, 0);
+        }
+        if let Some(cut) = setup.cut {
+            world.push(cut.from, Event::Cut);
+            world.push(cut.until, Event::Heal);
+        }
+        world
+    }
+
+    fn push(&mut self, at: u64, event: Event<R::Message>) {
+        self.order += 1;
+        let order = self.order;
+        self.queue.push(Reverse(Due { at, order, event }));
+    }
+
+    fn next_check(&mut self, region: usize, at: u64) {
+        let at = self.sources[region].next(&mut self.rng, self.lead + at) - self.lead;
+        if at < self.setup.window * self.setup.windows {
+            self.push(at, Event::Check(region));
+        }
+    }
+
+    pub fn run(&mut self) {
+        let end = self.setup.window * self.setup.windows;
+        while let Some(Reverse(Due { at, event, .. })) = self.queue.pop() {
+            if at >= end {
+                break;
+            }
+            let mut out = std::mem::take(&mut self.out);
+            let mut sender = None;
+            match event {
+                Event::Check(region) => {
+                    let passed = self.regions[region].check(at, self.setup.cost, &mut out);
+                    self.note(at, passed);
+                    self.next_check(region, at);
+                    sender = Some(region);
+                }
+                Event::Tick(region) => {
+                    self.regions[region].tick(at, &mut out);
+                    self.push(at + 100 * MS, Event::Tick(region));
+                    sender = Some(region);
+                }
+                Event::Message { from, to, message } => {
+                    self.regions[to].receive(at, from, message, &mut out);
+                    sender = Some(to);
+                }
+                Event::Cut => self.set_cut(true),
+                Event::Heal => self.set_cut(false),
+            }
+            for (to, message) in out.drain(..) {
+                let from = sender.unwrap_or(to);
+                self.entries += R::entries(&message);
+                for arrival in self.net.send(&mut self.rng, from, to, at) {
+                    let message = message.clone();
+                    self.push(arrival, Event::Message { from, to, message });
+                }
+            }
+            self.out = out;
+        }
+    }
+
+    fn set_cut(&mut self, is_cut: bool) {
+        let first = self.setup.cut.map_or(0, |cut| cut.first);
+        for from in 0..self.setup.regions {
+            for to in 0..self.setup.regions {
+                if (from < first) != (to < first) {
+                    self.net.cut(from, to, is_cut);
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, at: u64, passed: bool) {
+        let Setup { quota, cost, .. } = self.setup;
+        let tally = &mut self.windows[(at / self.setup.window) as usize];
+        tally.checks += 1;
+        tally.asked += cost;
+        if passed {
+            tally.granted += cost;
+        } else if tally.granted + cost <= quota {
+            tally.refused_early += 1;
+        }
+    }
+}

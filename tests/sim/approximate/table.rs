@@ -1,0 +1,77 @@
+//! Sums over runs, and how they are printed.
+
+use super::Region;
+use super::World;
+
+/// Sums over windows of several runs.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    windows: u64,
+    over: f64,
+    over_max: f64,
+    over_max_units: u64,
+    under: f64,
+    under_max: f64,
+    under_max_units: u64,
+    checks: u64,
+    refused_early: u64,
+    granted: u64,
+    entries: u64,
+}
+
+impl Row {
+    pub const HEAD: &'static str = "over mean % | over max % | units | under mean % | under max % | units | refused early % | entries per grant |\n|---|---|---|---|---|---|---|---|---|";
+
+    pub fn add<R: Region>(&mut self, world: &World<R>) {
+        let quota = world.setup.quota;
+        for tally in &world.windows {
+            let (over, under) = (tally.over(quota), tally.under(quota));
+            let percent = |units: u64| 100.0 * units as f64 / quota as f64;
+            self.windows += 1;
+            self.over += percent(over);
+            self.over_max = self.over_max.max(percent(over));
+            self.over_max_units = self.over_max_units.max(over);
+            self.under += percent(under);
+            self.under_max = self.under_max.max(percent(under));
+            self.under_max_units = self.under_max_units.max(under);
+            self.checks += tally.checks;
+            self.refused_early += tally.refused_early;
+            self.granted += tally.granted / world.setup.cost;
+        }
+        self.entries += world.entries;
+    }
+
+    /// Mean over windows, % of the quota.
+    pub fn over(&self) -> f64 {
+        self.over / self.windows.max(1) as f64
+    }
+
+    /// Mean over windows, % of the quota.
+    pub fn under(&self) -> f64 {
+        self.under / self.windows.max(1) as f64
+    }
+
+    /// The most units of one window.
+    pub const fn over_max_units(&self) -> u64 {
+        self.over_max_units
+    }
+
+    /// Checks that were refused while units were left, % of all.
+    pub fn refused_early(&self) -> f64 {
+        100.0 * self.refused_early as f64 / self.checks.max(1) as f64
+    }
+
+    pub fn print(&self, name: &str) {
+        println!(
+            "| {name} | {:.3} | {:.2} | {} | {:.3} | {:.2} | {} | {:.2} | {:.2} |",
+            self.over(),
+            self.over_max,
+            self.over_max_units,
+            self.under(),
+            self.under_max,
+            self.under_max_units,
+            self.refused_early(),
+            self.entries as f64 / self.granted.max(1) as f64,
+        );
+    }
+}
