@@ -64,6 +64,8 @@ pub struct News<'a> {
     pub epoch: u64,
     /// From here on it can change no decision.
     pub dead_at: Timestamp,
+    /// What is new in it was charged after this.
+    pub since: Timestamp,
 }
 
 /// What came of a peer's word.
@@ -192,7 +194,7 @@ impl Ledger {
             if is_too_far_ahead(window, news.dead_at, now) {
                 heard = Heard::TooFarAhead;
             } else if slot.actor != own {
-                counter.hear(window, slot);
+                counter.hear(window, slot, news.since);
             }
         }
         if heard == Heard::Kept {

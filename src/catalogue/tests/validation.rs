@@ -331,11 +331,7 @@ fn every_mode_that_an_algorithm_has_is_taken() {
     for mode in ["regional", "approximate", "strict"] {
         accepts(&json!({ "algorithm": "fixed_window", "quota": 1, "window": "1s", "mode": mode }));
     }
-    refuses(
-        &json!({ "algorithm": "concurrency", "quota": 1, "mode": "approximate" }),
-        "limits.api.mode",
-        "not available in this build",
-    );
+    accepts(&json!({ "algorithm": "concurrency", "quota": 1, "mode": "approximate" }));
 }
 
 #[test]

@@ -87,6 +87,7 @@ impl Counter {
                 if let State::Leases(leases) = &mut self.state {
                     leases.advance(now);
                 }
+                self.prepare_slices(now);
             }
         }
     }

@@ -7,6 +7,8 @@ use smallvec::SmallVec;
 
 use crate::catalogue::intern::LimitId;
 use crate::domain::name::RegionName;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::Told;
 use crate::ledger::counter::Unsent;
@@ -15,6 +17,7 @@ use crate::ledger::exchange::News;
 use crate::ledger::sharing::Gossip;
 use crate::peer::Identity;
 use crate::region::exchange::Word;
+use crate::region::exchange::tell::ROUND_EVERY;
 use crate::region::state::Region;
 use crate::replication::wire::Entry;
 use crate::replication::wire::Frame;
@@ -91,6 +94,10 @@ impl Region {
             })
             .collect();
         let site = self.ledger.site(from)?;
+        let mesh = self.ledger.mesh();
+        let latency = mesh.peers.iter().find(|peer| peer.site == site);
+        let latency = latency.map_or(Span::ZERO, |peer| peer.latency);
+        let since = self.clock.now().minus(ROUND_EVERY.plus(latency));
         let names = self.replica.names();
         let mut limit: Option<(&str, LimitId)> = None;
         for entry in frame.entries() {
@@ -100,7 +107,7 @@ impl Region {
                 _ => names.get(entry.limit)?,
             };
             limit = Some((entry.limit, id));
-            self.merge_entry(site, id, &entry, &numbers, reply.as_deref_mut());
+            self.merge_entry(site, since, id, &entry, &numbers, reply.as_deref_mut());
         }
         Some(())
     }
@@ -108,6 +115,7 @@ impl Region {
     fn merge_entry(
         &self,
         site: Site,
+        since: Timestamp,
         limit: LimitId,
         entry: &Entry<'_>,
         numbers: &Numbers,
@@ -119,6 +127,7 @@ impl Region {
             key: entry.key,
             epoch: entry.epoch,
             dead_at: entry.dead_at,
+            since,
         };
         let slots = entry.windows().flat_map(|window| {
             let start = window.start;
