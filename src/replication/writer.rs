@@ -19,7 +19,6 @@ use crate::replication::wire::Head;
 use crate::replication::wire::flag;
 use crate::usage::actor::Actor;
 use crate::usage::actor::ActorId;
-use crate::usage::actor::ActorTable;
 
 /// The most bytes of an actor in a frame: a name with its length, and an incarnation.
 const ACTOR_BYTES_MAX: usize = 1 + 64 + 8;
@@ -203,16 +202,14 @@ impl FrameWriter {
         self.len() >= FRAME_BYTES_MAX
     }
 
-    /// The bytes of the frame. Every actor that was given must be in `actors`.
+    /// The bytes of the frame. `actor` knows the process behind every number that was given.
     ///
     /// # Panics
-    /// When one is not.
-    pub fn finish(self, head: &Head, actors: &ActorTable) -> Bytes {
+    /// When it does not: the slots of a process without a name would be counted for another.
+    pub fn finish<'a>(self, head: &Head, actor: impl Fn(ActorId) -> Option<&'a Actor>) -> Bytes {
         let mut frame = Vec::with_capacity(self.len());
         let named = self.actors.iter().map(|id| {
-            actors
-                .get(*id)
-                .expect("invariant: slots are of actors that the table knows")
+            actor(*id).expect("invariant: counters have slots of actors with names only")
         });
         put_head(&mut frame, head, named);
         frame.extend_from_slice(&self.body);
