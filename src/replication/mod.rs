@@ -10,3 +10,6 @@ mod survey;
 pub mod turns;
 pub mod wire;
 mod writer;
+
+#[cfg(test)]
+mod tests;
