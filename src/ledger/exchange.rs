@@ -136,6 +136,14 @@ impl Ledger {
         }
     }
 
+    /// Shows every counter of one shard.
+    pub fn visit(&self, shard: usize, mut each: impl FnMut(Reference, &Name, &Counter)) {
+        let shard = shard % SHARDS;
+        self.shards[shard].lock().visit(|place, name, counter| {
+            each(Reference::new(shard, place), name, counter);
+        });
+    }
+
     /// References to all counters of one shard.
     pub fn references(&self, shard: usize, out: &mut Vec<Reference>) {
         let shard = shard % SHARDS;

@@ -89,6 +89,8 @@ pub enum Told {
     ChangedWithAll,
     /// All of them, with all slots.
     Everything,
+    /// Those that are not over, with all slots.
+    Current,
 }
 
 impl Counter {
@@ -123,11 +125,15 @@ impl Counter {
         mut each: impl FnMut(WindowId, &[Slot]),
     ) {
         let mut slots: SmallVec<[Slot; 8]> = SmallVec::new();
-        let wanted = |place: usize| told == Told::Everything || unsent.has(place);
+        let wanted = |place: usize| match told {
+            Told::Everything => true,
+            Told::Current => place == 0,
+            Told::Changed | Told::ChangedWithAll => unsent.has(place),
+        };
         let windows = self.windows.iter().enumerate();
         let windows = windows.filter(|(place, _)| wanted(*place));
         let ahead = self.afar.iter().flat_map(|afar| &afar.ahead);
-        let ahead = ahead.filter(|_| told == Told::Everything);
+        let ahead = ahead.filter(|_| matches!(told, Told::Everything | Told::Current));
         let slices = self.afar.iter().flat_map(|afar| afar.slices.iter());
         let windows = windows.map(|(_, window)| window).chain(ahead);
         for window in windows.chain(slices) {

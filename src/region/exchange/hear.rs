@@ -1,8 +1,11 @@
 //! Takes what peers tell of their counters. Runs where a frame arrives, one after another for each link.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
 use crate::catalogue::intern::LimitId;
@@ -33,10 +36,13 @@ use crate::usage::window::Slot;
 type Numbers = SmallVec<[Option<(ActorId, Site)>; 8]>;
 
 impl Region {
-    /// Merges a frame of `from`; the reply says so, and tells what the sender may not know of the counters in it
-    /// that are near their limits. `None`: it was not merged, and must be told again.
-    pub fn hear_frame(&self, from: &Identity, body: &[u8]) -> Option<Bytes> {
-        let frame = match Frame::read(body) {
+    /// Takes a frame of `from`. What is told is merged before this returns.
+    pub fn hear_usage(
+        self: Arc<Self>,
+        from: &Identity,
+        body: Bytes,
+    ) -> Option<BoxFuture<'static, Bytes>> {
+        let frame = match Frame::read(&body) {
             Ok(frame) => frame,
             Err(error) => {
                 self.exchange.refused.fetch_add(1, Ordering::Relaxed);
@@ -44,9 +50,30 @@ impl Region {
                 return None;
             }
         };
+        let peer = from.region.clone();
+        match frame.head().kind {
+            Kind::Digest => {
+                let answered = async move { self.answer_digest(&peer, &body).await };
+                // An empty reply is none: the peer tries again.
+                Some(answered.map(Option::unwrap_or_default).boxed())
+            }
+            Kind::Want => {
+                let reply = self.answer_want(&peer, &frame)?;
+                Some(std::future::ready(reply).boxed())
+            }
+            _ => {
+                let reply = self.hear_frame(from, &frame)?;
+                Some(std::future::ready(reply).boxed())
+            }
+        }
+    }
+
+    /// Merges a frame; the reply says so, and tells what the sender may not know of the counters in it that are near
+    /// their limits. `None`: it was not merged, and must be told again.
+    fn hear_frame(&self, from: &Identity, frame: &Frame<'_>) -> Option<Bytes> {
         let head = frame.head();
         let mut reply = FrameWriter::new(self.ledger.actors().own());
-        self.merge(&from.region, &frame, Some(&mut reply))?;
+        self.merge(&from.region, frame, Some(&mut reply))?;
         if head.kind == Kind::Everything {
             let word = Word::ToldEverything(from.region.clone(), from.incarnation);
             self.exchange.words.try_send(word).ok()?;
