@@ -4,6 +4,7 @@
 //! clock, and what it says of this process itself is not news. Counters that were never seen here are kept.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockReadGuard;
 
@@ -92,6 +93,18 @@ impl Ledger {
     /// Says how it stands with the other regions.
     pub fn set_mesh(&self, mesh: Mesh) {
         self.mesh.store(Arc::new(mesh));
+    }
+
+    pub(super) fn note_ended(&self, (overshoot, quota): (u64, u64)) {
+        self.ended[0].fetch_add(overshoot, Ordering::Relaxed);
+        self.ended[1].fetch_add(quota, Ordering::Relaxed);
+    }
+
+    /// Of the shared windows that were seen to end since the start: units that all regions admitted beyond their
+    /// quotas, as far as is known here, and the sum of these quotas.
+    pub fn ended_windows(&self) -> (u64, u64) {
+        let of = |place: usize| self.ended[place].load(Ordering::Relaxed);
+        (of(0), of(1))
     }
 
     /// How it stands with the other regions, as last told.

@@ -45,6 +45,8 @@ pub(super) struct Afar {
     sharing: Option<Sharing>,
     /// When peers were last told of this counter, by boot time.
     told_at: Span,
+    /// A window has ended since this was last taken: what it admitted beyond its quota, and the quota.
+    ended: Option<(u64, u64)>,
 }
 
 /// Refused demand is told this often.
@@ -348,6 +350,22 @@ impl Counter {
         let ahead = &mut self.afar.as_mut()?.ahead;
         let place = ahead.iter().position(|window| window.id == id)?;
         Some(ahead.swap_remove(place))
+    }
+
+    /// Notes what a shared window came to that has just been left.
+    pub(super) fn note_ended(&mut self, quota: u64) {
+        let used = self.windows[1].world();
+        if self.is_shared
+            && used > 0
+            && let Some(afar) = &mut self.afar
+        {
+            afar.ended = Some((used.saturating_sub(quota), quota));
+        }
+    }
+
+    /// What a window came to that has ended since the last call: units beyond its quota, and the quota.
+    pub fn take_ended(&mut self) -> Option<(u64, u64)> {
+        self.afar.as_mut()?.ended.take()
     }
 
     /// The newest window is another one now.

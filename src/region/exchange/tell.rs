@@ -450,9 +450,16 @@ impl Telling {
     /// Lets the ledger see how it stands with the peers.
     fn show(&self) {
         let status = self.region.peer_status();
+        let boot = self.boot();
         let standings: Vec<Standing> = status
             .into_iter()
             .map(|peer| Standing {
+                lag: self.machine.lag(&peer.region, boot),
+                backlog: self.machine.backlog_len(&peer.region),
+                frames: self
+                    .machine
+                    .figures(&peer.region)
+                    .map_or(0, |figures| figures.replied),
                 is_caught_up: self.machine.is_caught_up(&peer.region),
                 acked_round: self.machine.acked_round(&peer.region),
                 latency: Span::from_nanos(peer.rtt_last.unwrap_or(Span::ZERO).as_nanos() / 2),
@@ -463,7 +470,7 @@ impl Telling {
         region
             .exchange
             .sight
-            .set(&standings, self.boot(), &region.name, &region.ledger);
+            .set(&standings, boot, &region.name, &region.ledger);
     }
 }
 
