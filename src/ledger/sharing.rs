@@ -342,15 +342,16 @@ impl Sharing {
             weights.iter_mut().for_each(|weight| *weight = 0);
             self.is_near = true;
         }
-        self.cap = at.own.saturating_add(free);
-        if units <= free {
-            return;
-        }
+        // Asked for each time: the ring keeps up with what is acknowledged.
         let known = if reachable == 1 {
             at.own
         } else {
             self.ring.known(acked).min(at.own)
         };
+        self.cap = at.own.saturating_add(free);
+        if units <= free {
+            return;
+        }
         let base = left.saturating_add(at.own - known);
         // Calls of several units are dealt out whole, or small parts would never come to one.
         let each = units.max(1);

@@ -2,9 +2,9 @@
 //! regions 20 to 120 ms apart, a round every 100 ms, windows of 60 s.
 //!
 //! `cargo bench --bench approximate` prints how far a quota is passed and how much of it stays unused, by
-//! quota, by number of regions, over partitions and in sudden bursts; `-- quotas`, `-- regions`, `-- cuts` or
-//! `-- bursts` one of them alone, `-- kinds 100` a quota by load and kind of traffic,
-//! `-- speed` what a judgement takes.
+//! quota, by number of regions, by units a call, over partitions and in sudden bursts, and what a judgement
+//! takes; `-- quotas`, `-- regions`, `-- costs`, `-- cuts`, `-- bursts` or `-- speed` one of them alone,
+//! `-- kinds 100` a quota by load and kind of traffic.
 
 #[path = "../sim/approximate/mod.rs"]
 mod approximate;
@@ -83,6 +83,26 @@ fn regions() {
             let loads = [1.2, 5.0, 20.0];
             let row = steady(quota, regions, Split::Adaptive, &loads, 4, &STEADY);
             row.print(&format!("{regions}, {quota}"));
+        }
+    }
+}
+
+fn costs() {
+    println!("\n| Q, units a call, split | {}", Row::HEAD);
+    for (quota, cost) in [(1_000, 7), (1_000, 50), (10_000, 300)] {
+        for split in [Split::None, Split::Adaptive, Split::Equal] {
+            let mut row = Row::default();
+            for load in LOADS {
+                for traffic in STEADY {
+                    for seed in 0..4 {
+                        let mut setup = Setup::new(seed, 5, quota, load, traffic);
+                        setup.split = split;
+                        setup.cost = cost;
+                        row.add(&run(setup));
+                    }
+                }
+            }
+            row.print(&format!("{quota}, {cost}, {split:?}"));
         }
     }
 }
@@ -224,6 +244,7 @@ fn main() {
     match arguments.first().map(String::as_str) {
         Some("quotas") => quotas(number.unwrap_or(100_000)),
         Some("regions") => regions(),
+        Some("costs") => costs(),
         Some("kinds") => kinds(number.unwrap_or(10)),
         Some("cuts") => cuts(),
         Some("bursts") => bursts(),
@@ -231,6 +252,7 @@ fn main() {
         _ => {
             quotas(100_000);
             regions();
+            costs();
             cuts();
             bursts();
             [2, 9].into_iter().for_each(speed);
