@@ -16,6 +16,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::domain::name::RegionName;
+use crate::grants::account::Holder;
 use crate::grants::account::Transfer;
 use crate::grants::message::ToLeader;
 use crate::grants::message::ToRegion;
@@ -44,6 +45,8 @@ pub enum Letter {
         /// The entry.
         transfer: Transfer,
     },
+    /// An entry of the leader of a term: the lease of a process has ended.
+    Lapse(u64, Holder),
 }
 
 /// Words between regions as they travel.
@@ -114,6 +117,9 @@ impl Region {
                         transfer,
                     } => {
                         tokio::spawn(Arc::clone(&self).propose_transfer(term, ticket, transfer));
+                    }
+                    Letter::Lapse(term, holder) => {
+                        tokio::spawn(Arc::clone(&self).propose_lapse(term, holder));
                     }
                 }
             }

@@ -1,5 +1,7 @@
 //! Each rule of the book by itself.
 
+mod buckets;
+
 use crate::domain::name::LimitName;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;

@@ -143,7 +143,7 @@ impl Leader {
             return;
         }
         let is_hopeless = lacking.iter().any(|(place, units)| {
-            let quota = self.desks.get(place).map_or(0, |desk| desk.quota);
+            let quota = self.desks.get(place).map_or(0, |desk| desk.quota.units());
             waiting.tried.contains(place) || *units > u128::from(quota)
         });
         let waits = !is_hopeless

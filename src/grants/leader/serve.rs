@@ -213,7 +213,7 @@ impl Leader {
         if let Ok(plan) = Plan::of(desk, &place.account, book, now) {
             if waits && plan.free <= 0 && desk.in_flight(holder).is_none() {
                 dry = Some(Dry {
-                    lasts: desk.dry_lasts(now),
+                    lasts: plan.dry_lasts(desk, now),
                     recalling: desk.round.is_some(),
                 });
             }
@@ -224,9 +224,10 @@ impl Leader {
             account: place.account.clone(),
             window: desk.window,
             granted,
+            lapsed_to: book.lapsed_to(&place.account, place.window, holder),
             dry,
             standing: standing.unwrap_or_default(),
-            stamp: self.stamp(now, echo),
+            stamp: self.stamp(now, holder, echo),
         };
         if let Some(desk) = self.desks.get_mut(place)
             && let Some(told) = desk.told.get_mut(holder)
@@ -557,6 +558,24 @@ impl Leader {
         };
         let preview = book.preview(now.log, &place.account, desk.window, desk.quota);
         if preview == Err(NotTaken::Superseded) && desk.told_since.is_some() {
+            self.propose(place, Vec::new(), out);
+        }
+    }
+
+    /// A full bucket earns nothing, so what was spent of it is made known at once.
+    pub(super) fn hurry_full_bucket(
+        &mut self,
+        now: Now,
+        book: &Book,
+        place: &Place,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(desk) = self.desks.get(place) else {
+            return;
+        };
+        let plan = Plan::of(desk, &place.account, book, now);
+        let is_full = plan.is_ok_and(|plan| plan.is_full);
+        if is_full && desk.told_since.is_some() && desk.entries.is_empty() {
             self.propose(place, Vec::new(), out);
         }
     }

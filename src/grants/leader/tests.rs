@@ -1,5 +1,6 @@
 //! Scripted scenes: what the leader proposes, tells and refuses, step by step.
 
+mod buckets;
 mod charges;
 mod grants;
 mod recalls;
@@ -145,7 +146,7 @@ impl Scene {
                 totals,
                 units,
             },
-            quota: self.quota,
+            quota: self.quota.into(),
         };
         let Self {
             book,

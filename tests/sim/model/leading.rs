@@ -144,6 +144,8 @@ impl World {
                     });
                 }
             }
+            // Leases are a matter of buckets.
+            Action::Lapse(_) => {}
             Action::Tell(holder, message) => {
                 self.audit_told(serial, &message);
                 let to = index(&holder.region);
@@ -208,6 +210,7 @@ impl World {
                 let Some(quota) = replica.quota(&ask.account) else {
                     let version = replica.catalogue.version;
                     let stamp = LogStamp {
+                        lease: None,
                         term: leading.term,
                         log_time: self.log_time_of(leading.term),
                         echo: Some(ask.sent_boot),
@@ -370,7 +373,10 @@ impl World {
         let ticket = leading.tickets;
         leading.keyed.insert(ticket, keyed.clone());
         self.lead(serial, |leader, now, replica, out| {
-            let parts = vec![Part { charge, quota }];
+            let parts = vec![Part {
+                charge,
+                quota: quota.into(),
+            }];
             leader.charge(now, &replica.book, ticket, parts, out);
         });
     }
