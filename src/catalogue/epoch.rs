@@ -14,7 +14,8 @@
 //!
 //! Epochs of a counter only rise. What is kept in `departed` and `resets` is forgotten once all use from
 //! before has died; the counters that live on then have a higher epoch than the catalogue tells, and the
-//! same shape: the ledger goes on with the higher one.
+//! same shape: the ledger goes on with the higher one. The book of strict limits cannot: what it counts is
+//! remembered for as long as it does.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -43,6 +44,9 @@ pub const FORGOTTEN_PER_ENTRY: usize = 1_000;
 const GRACE: Span = Span::from_seconds(10);
 /// The longest hold; it may give back what it took that long ago.
 const HOLD_MAX: Span = Span::from_seconds(86_400);
+
+/// What is still counted when it could be forgotten is looked at again after this.
+pub const COUNTED_AGAIN: Span = Span::from_seconds(60);
 
 /// Epochs by limit.
 pub type LimitEpochs = BTreeMap<LimitName, u64>;

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
+use crate::catalogue::IsCounted;
 use crate::catalogue::change::Applied;
 use crate::catalogue::change::FAULTS_MAX;
 use crate::catalogue::draft::Changed;
 use crate::catalogue::draft::Draft;
 use crate::catalogue::draft::Parts;
+use crate::catalogue::epoch::COUNTED_AGAIN;
 use crate::catalogue::epoch::Departed;
 use crate::catalogue::epoch::FORGOTTEN_PER_ENTRY;
+use crate::catalogue::epoch::KeyReset;
 use crate::catalogue::epoch::LimitEpochs;
 use crate::catalogue::epoch::Memory;
 use crate::catalogue::epoch::REMEMBERED_MAX;
@@ -218,7 +221,7 @@ impl Catalogue {
     }
 
     /// Forgets what cannot matter any more, a bounded part of it.
-    pub(super) fn forget(&mut self, at: Timestamp) {
+    pub(super) fn forget(&mut self, at: Timestamp, is_counted: IsCounted<'_>) {
         for _ in 0..FORGOTTEN_PER_ENTRY {
             let Some((forget_at, _)) = self.memories.first() else {
                 return;
@@ -229,6 +232,14 @@ impl Catalogue {
             let Some((_, memory)) = self.memories.pop_first() else {
                 return;
             };
+            let is_needed = match &memory {
+                Memory::Tenant(tenant) => is_counted(tenant, None),
+                Memory::Key(tenant, limit, key) => is_counted(tenant, Some((limit, key))),
+            };
+            if is_needed {
+                self.postpone(memory, at.plus(COUNTED_AGAIN));
+                continue;
+            }
             match memory {
                 Memory::Tenant(name) => {
                     self.epochs.departed.remove(&name);
@@ -238,6 +249,27 @@ impl Catalogue {
                 Memory::Key(tenant, limit, key) => self.forget_key(&tenant, &limit, key.as_str()),
             }
         }
+    }
+
+    fn postpone(&mut self, memory: Memory, forget_at: Timestamp) {
+        match &memory {
+            Memory::Tenant(tenant) => {
+                if let Some(departed) = self.epochs.departed.get_mut(tenant) {
+                    departed.forget_at = forget_at;
+                }
+            }
+            Memory::Key(tenant, limit, key) => {
+                let limits = self.epochs.resets.get_mut(tenant);
+                let Some(resets) = limits.and_then(|limits| limits.get_mut(limit)) else {
+                    return;
+                };
+                let Some(epoch) = resets.get(key).map(|reset| reset.epoch) else {
+                    return;
+                };
+                resets.insert(key.clone(), KeyReset { epoch, forget_at });
+            }
+        }
+        self.memories.insert((forget_at, memory));
     }
 
     fn forget_key(&mut self, tenant: &TenantName, limit: &LimitName, key: &str) {

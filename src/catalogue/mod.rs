@@ -75,6 +75,9 @@ mod sharded;
 mod tests;
 mod tokens;
 
+/// Whether a key of a limit, or anything, of a tenant is counted at present.
+pub type IsCounted<'a> = &'a dyn Fn(&TenantName, Option<(&LimitName, &Key)>) -> bool;
+
 /// See the module.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "Snapshot")]
@@ -267,6 +270,21 @@ impl Catalogue {
     /// # Errors
     /// Then nothing has changed.
     pub fn apply(&mut self, index: u64, at: Timestamp, entry: &Entry) -> Result<Applied, Refused> {
+        self.apply_beside(index, at, entry, &|_, _| false)
+    }
+
+    /// The same beside a book that tells epochs apart for as long as it counts: `is_counted` says whether it
+    /// counts a key of a limit, or anything, of a tenant. Its resets are not forgotten yet then.
+    ///
+    /// # Errors
+    /// Then nothing has changed.
+    pub fn apply_beside(
+        &mut self,
+        index: u64,
+        at: Timestamp,
+        entry: &Entry,
+        is_counted: IsCounted<'_>,
+    ) -> Result<Applied, Refused> {
         let intent = Intent {
             catalogue: self,
             author: &entry.author,
@@ -299,7 +317,7 @@ impl Catalogue {
         let parts = draft.into_parts();
         self.version = index;
         let applied = self.install(parts, outcome, at, crowded);
-        self.forget(at);
+        self.forget(at, is_counted);
         Ok(applied)
     }
 

@@ -145,7 +145,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(250),
-            election_min: Duration::from_millis(700),
+            election_min: Duration::from_millis(500),
             election_max: Duration::from_millis(1_000),
             propose_timeout: Duration::from_secs(5),
             change_timeout: Duration::from_secs(30),

@@ -140,7 +140,7 @@ pub struct PoolStanding {
     pub used: u64,
     /// Of `used`, what the addressed holder itself had told.
     pub used_by_holder: u64,
-    /// Units that processes took with them when they ended.
+    /// Units that processes took with them when they ended, or that may still be spent under earlier epochs.
     pub stranded: u64,
     /// Buckets: what was drawn and has not come back, in units times nanoseconds of `per`; units that are held
     /// unspent are not drawn. 0 for windows.

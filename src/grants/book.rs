@@ -39,6 +39,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::domain::name::LimitName;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
@@ -505,6 +506,16 @@ impl Book {
         self.counters.len()
     }
 
+    /// Whether any window of a counter is open, whatever its epoch.
+    pub fn counts(&self, tenant: &str, limit: &LimitName, key: &str) -> bool {
+        self.counters.contains(tenant, limit, key)
+    }
+
+    /// Whether any window of a tenant's counters is open.
+    pub fn counts_tenant(&self, tenant: &str) -> bool {
+        self.counters.contains_tenant(tenant)
+    }
+
     /// The account of every open window, in order.
     pub fn accounts(&self) -> impl Iterator<Item = Account> + '_ {
         self.counters.iter().map(|(account, _)| account)
@@ -521,7 +532,9 @@ impl Book {
             .filter(|(holder, _)| !self.regions.is_newest(holder))
             .map(|(_, tally)| tally)
             .chain(ended)
-            .fold(0, |sum, tally| sum.saturating_add(tally.outstanding()))
+            .fold(pool.withheld(), |sum, tally| {
+                sum.saturating_add(tally.outstanding())
+            })
     }
 
     /// Every window whose units do not add up, by how many; none, always. For the laws and the simulator.

@@ -68,6 +68,9 @@ pub struct Resumed {
     pub times: u32,
     /// What was told since this boot time may have been lost.
     pub lost_since: Span,
+    /// Another leader answers. The one before may have been alone for any time, and have put nothing that it
+    /// was told into the log.
+    pub is_another: bool,
 }
 
 /// The lease on units of buckets.
@@ -139,7 +142,7 @@ impl Exchange {
         if self.bounds.is_none_or(|bounds| stamp.term >= bounds.term) {
             self.last_word = self.last_word.max(Some(boot));
             if last_word.is_some_and(|last| boot.minus(last) >= SILENCE) {
-                self.resume(last_word);
+                self.resume(last_word, false);
             }
         }
         if self.is_leased(stamp, boot)
@@ -158,7 +161,8 @@ impl Exchange {
         // An echo from the future is not ours.
         let high = stamp.echo.filter(|sent| *sent <= boot).map(|sent| Bound {
             offset: log - i128::from(sent.as_nanos()),
-            at: boot,
+            // The leader may have read its clock as soon as this was sent, and have drifted since.
+            at: sent,
         });
         let term = stamp.term;
         let is_better = match (&mut self.bounds, high) {
@@ -168,7 +172,7 @@ impl Exchange {
                 let is_another = bounds.is_some();
                 *bounds = Some(Bounds { term, low, high });
                 if is_another {
-                    self.resume(last_word);
+                    self.resume(last_word, true);
                 }
                 true
             }
@@ -193,10 +197,11 @@ impl Exchange {
         (boot < self.lease.until).then_some(self.lease.number)
     }
 
-    fn resume(&mut self, last_word: Option<Span>) {
+    fn resume(&mut self, last_word: Option<Span>, is_another: bool) {
         self.resumed = Resumed {
             times: self.resumed.times.wrapping_add(1),
             lost_since: last_word.unwrap_or_default().minus(LOST_BEFORE),
+            is_another,
         };
         self.revision = self.revision.wrapping_add(1);
     }
@@ -334,7 +339,8 @@ impl Bounds {
     fn narrow(&mut self, low: Bound, high: Option<Bound>, boot: Span) -> bool {
         let own_low = self.low.offset - self.low.spread(boot);
         let own_high = self.high.offset + self.high.spread(boot);
-        if low.offset > own_high || high.is_some_and(|high| high.offset < own_low) {
+        let new_high = |high: Bound| high.offset + high.spread(boot);
+        if low.offset > own_high || high.is_some_and(|high| new_high(high) < own_low) {
             self.low = low;
             self.high = high.unwrap_or(Bound {
                 offset: own_high.max(low.offset),
@@ -348,9 +354,9 @@ impl Bounds {
             self.low = low;
         }
         if let Some(high) = high
-            && high.offset < own_high
+            && new_high(high) < own_high
         {
-            gained = gained.max(own_high - high.offset);
+            gained = gained.max(own_high - new_high(high));
             self.high = high;
         }
         gained > WORTH_TELLING_NANOS

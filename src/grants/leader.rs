@@ -18,12 +18,14 @@
 //!   a second. Refusals are never entries.
 //! - All is bounded: windows, charges, entries in flight per window, asks that wait for an answer.
 //!
-//! Files: `desk` (one window, and the plan), `serve` (what a window does next), `charges` (what is decided
-//! here and not in a region), `share` (by demand), `peers` (who lives, how far away), `leases` (until when
-//! units of buckets may be spent). Shown by `tests`
+//! Files: `desk` (one window, and the plan), `serve` (what a window does next), `credit` (what comes back by
+//! other entries, or before an epoch ends), `charges` (what is decided here and not in a region), `share` (by
+//! demand), `peers` (who lives, how far away), `leases` (until when units of buckets may be spent). Shown by
+//! `tests`
 //! (scenes) and `laws` (random schedules).
 
 mod charges;
+mod credit;
 mod desk;
 mod leases;
 mod peers;
@@ -411,28 +413,8 @@ impl Leader {
                 self.propose(&place, Vec::new(), out);
             }
             self.serve(now, book, &place, out);
-            self.recall_if_short(now, book, &place, false, out);
-            self.sleep(now, book, &place);
-        }
-    }
-
-    /// Units went back to an account by an entry that is not the leader's own: those who wait get them, and
-    /// those who were told that there are none are told otherwise.
-    pub fn credited(&mut self, now: Now, book: &Book, account: &Account, out: &mut Vec<Action>) {
-        let from = Place {
-            account: account.clone(),
-            window: WindowId(i64::MIN),
-        };
-        let places: Vec<Place> = self
-            .desks
-            .range(from..)
-            .map(|(place, _)| place)
-            .take_while(|place| place.account == *account)
-            .cloned()
-            .collect();
-        for place in places {
-            self.serve(now, book, &place, out);
             self.unsay_dry(now, book, &place, out);
+            self.recall_if_short(now, book, &place, false, out);
             self.sleep(now, book, &place);
         }
     }

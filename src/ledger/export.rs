@@ -38,19 +38,27 @@ impl Ledger {
         }
     }
 
-    /// A copy of everything.
+    /// A copy of everything. Ledgers that go on alike give equal copies, whether they were imported or not.
     pub fn export(&self) -> Image {
         let mut image = Image::default();
         for shard in &self.shards {
             let shard = shard.lock();
             image.memories.push(shard.memory());
-            image.counters.extend(shard.entries().map(|entry| Exported {
-                limit: entry.name.limit,
-                tenant: CompactString::new(entry.name.tenant()),
-                key: CompactString::new(entry.name.key()),
-                counter: entry.counter.clone(),
+            image.counters.extend(shard.entries().map(|entry| {
+                let mut counter = entry.counter.clone();
+                // The mark says that a disk lacks something, and the list of those marks is not part of a copy.
+                counter.dirty = false;
+                Exported {
+                    limit: entry.name.limit,
+                    tenant: CompactString::new(entry.name.tenant()),
+                    key: CompactString::new(entry.name.key()),
+                    counter,
+                }
             }));
         }
+        image.counters.sort_unstable_by(|one, other| {
+            (one.limit, &one.tenant, &one.key).cmp(&(other.limit, &other.tenant, &other.key))
+        });
         image
     }
 
@@ -63,10 +71,9 @@ impl Ledger {
             let (shard, hash) = self.locate(exported.limit, &exported.tenant, &exported.key);
             self.admit_key(&exported.tenant, true);
             let name = Name::new(exported.limit, &exported.tenant, &exported.key);
-            // The mark says that a disk lacks something, and the list of those marks is not part of a copy.
-            let mut counter = exported.counter;
-            counter.dirty = false;
-            self.shards[shard].lock().insert(hash, name, counter);
+            self.shards[shard]
+                .lock()
+                .insert(hash, name, exported.counter);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What was answered before: by request of a process, and by `Idempotency-Key`.
 //!
 //! Requests are forgotten when their process says that it has the answer, or when a newer process of its
-//! region enrolls; an entry of such a request that comes late is [`Remembered::is_over`]. Keys after their retention in log time, and per tenant there are at most
+//! region enrolls. Below which number they are forgotten stays known: a copy of such a request that comes late
+//! must not count again. Keys are forgotten after their retention in log time, and per tenant there are at most
 //! [`KEYS_PER_TENANT_MAX`].
 
 use std::collections::BTreeMap;
@@ -25,6 +26,9 @@ pub const KEYS_PER_TENANT_MAX: u32 = 100_000;
 /// Requests of one process whose answers wait to be fetched.
 const REQUESTS_MAX: usize = 10_000;
 
+/// The answer to a copy of a request that comes when nobody asks any more.
+pub const FORGOTTEN: &str = "the request was answered before";
+
 /// What came of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Done {
@@ -32,14 +36,6 @@ pub enum Done {
     Charged(Charged),
     /// Units that went back.
     Given(Given),
-}
-
-/// The requests of one process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Requests {
-    /// Those below were answered, or given up.
-    answered_below: u64,
-    done: BTreeMap<u64, Done>,
 }
 
 type KeyName = (CompactString, Operation, String);
@@ -72,41 +68,57 @@ pub enum Before {
     Full,
 }
 
+/// The requests of one process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Asked {
+    /// All below were answered, and are forgotten.
+    forgotten_below: u64,
+    done: BTreeMap<u64, Done>,
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Remembered {
-    requests: BTreeMap<Holder, Requests>,
+    requests: BTreeMap<Holder, Asked>,
     keys: BTreeMap<KeyName, Kept>,
     by_end: BTreeSet<(Timestamp, KeyName)>,
     by_tenant: BTreeMap<CompactString, u32>,
 }
 
+impl Asked {
+    fn forget_below(&mut self, number: u64) {
+        if number > self.forgotten_below {
+            self.forgotten_below = number;
+            self.done = self.done.split_off(&number);
+        }
+    }
+}
+
 impl Remembered {
     /// What came of a request that was applied before.
     pub fn request(&self, request: &RequestNumber) -> Option<&Done> {
-        let known = self.requests.get(&request.holder)?;
-        known.done.get(&request.number)
+        let asked = self.requests.get(&request.holder)?;
+        asked.done.get(&request.number)
     }
 
-    /// Whether nobody waits for the request any more. It may have counted before, so it must not count now.
-    pub fn is_over(&self, request: &RequestNumber) -> bool {
-        self.requests
-            .get(&request.holder)
-            .is_some_and(|known| request.number < known.answered_below)
+    /// Whether a request was answered so long ago that what came of it is forgotten.
+    pub fn is_forgotten(&self, request: &RequestNumber) -> bool {
+        let asked = self.requests.get(&request.holder);
+        asked.is_some_and(|asked| request.number < asked.forgotten_below)
     }
 
-    /// Remembers what came of a request.
+    /// Remembers what came of a request, unless it is a forgotten one's copy.
     pub fn note_request(&mut self, request: &RequestNumber, done: Done) {
-        let known = self.requests.entry(request.holder.clone()).or_default();
-        if request.answered_below > known.answered_below {
-            known.answered_below = request.answered_below;
-            known.done = known.done.split_off(&request.answered_below);
+        if self.is_forgotten(request) {
+            return;
         }
-        if request.number >= known.answered_below {
-            known.done.insert(request.number, done);
-        }
-        while known.done.len() > REQUESTS_MAX {
-            known.done.pop_first();
+        let asked = self.requests.entry(request.holder.clone()).or_default();
+        asked.forget_below(request.answered_below);
+        asked.done.insert(request.number, done);
+        while asked.done.len() > REQUESTS_MAX
+            && let Some((oldest, _)) = asked.done.pop_first()
+        {
+            asked.forget_below(oldest + 1);
         }
     }
 

@@ -44,6 +44,7 @@ use crate::ledger::idempotency::Operation;
 use crate::machine::Machine;
 use crate::machine::answers::Before;
 use crate::machine::answers::Done;
+use crate::machine::answers::FORGOTTEN;
 use crate::usage::record::CounterId;
 
 /// Names a request of one process: an entry that is proposed twice counts once.
@@ -271,8 +272,8 @@ impl Machine {
         if !self.book.is_newest(&charge.request.holder) {
             return Err(Charged::NotTaken(NotTaken::NotEnrolled.to_string()));
         }
-        if self.remembered.is_over(&charge.request) {
-            return Err(Charged::NotTaken("nobody waits for the request".to_owned()));
+        if self.remembered.is_forgotten(&charge.request) {
+            return Err(Charged::NotTaken(FORGOTTEN.to_owned()));
         }
         if let Some(keyed) = &charge.keyed {
             match self.remembered.before(&charge.tenant, keyed) {

@@ -24,6 +24,7 @@ use crate::ledger::hold::Receipt;
 use crate::machine::Machine;
 use crate::machine::answers::Before;
 use crate::machine::answers::Done;
+use crate::machine::answers::FORGOTTEN;
 use crate::machine::charge::Keyed;
 use crate::machine::charge::RequestNumber;
 use crate::machine::charge::has_reservations;
@@ -137,8 +138,8 @@ impl Machine {
         if !self.book.is_newest(&give.request.holder) {
             return Given::NotTaken("the process has not enrolled, or a newer one has".to_owned());
         }
-        if self.remembered.is_over(&give.request) {
-            return Given::NotTaken("nobody waits for the request".to_owned());
+        if self.remembered.is_forgotten(&give.request) {
+            return Given::NotTaken(FORGOTTEN.to_owned());
         }
         if let Some(keyed) = &give.keyed {
             match self.remembered.before(&give.tenant, keyed) {
@@ -277,6 +278,9 @@ impl Machine {
     pub(super) fn renew(&mut self, renew: &Renew) -> Given {
         if let Some(Done::Given(before)) = self.remembered.request(&renew.request) {
             return before.clone();
+        }
+        if self.remembered.is_forgotten(&renew.request) {
+            return Given::NotTaken(FORGOTTEN.to_owned());
         }
         for receipt in &renew.receipts {
             let account = Account {

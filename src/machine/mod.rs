@@ -21,7 +21,8 @@
 //! - log time never falls (`log_time_never_falls`);
 //! - buckets earn nothing from the last entry of a term to the first of another, over which log time may have
 //!   jumped (`a_bucket_earns_nothing_between_two_terms`);
-//! - a request is charged once however often its entry is repeated (`a_request_counts_once`), and so is an
+//! - a request is charged once however often its entry is repeated (`a_request_counts_once`), also when a copy
+//!   comes long after its answer (`a_copy_of_a_request_that_was_answered_counts_no_more`), and so is an
 //!   `Idempotency-Key` in whichever region it is sent (`a_key_counts_once_everywhere`);
 //! - how a strict window was used can be looked up after it has ended (`an_ended_window_stays_in_the_ledger`);
 //! - a check of several limits charges all or none (`a_check_charges_all_or_none`).
@@ -150,10 +151,6 @@ impl Machine {
     pub fn apply(&mut self, payload: &Payload) -> Reply {
         self.log_time = self.log_time.max(payload.log_time);
         self.remembered.forget(self.log_time);
-        let mut ended = self.book.expire(self.log_time, CLOSED_PER_ENTRY);
-        // A bucket that was forgotten was full: there is nothing to look up.
-        ended.retain(|proof| !proof.window.is_endless());
-        self.closed.keep(ended, self.log_time);
         let reply = match &payload.command {
             Command::Found { cluster, adopted } => self.found(*cluster, adopted.as_deref()),
             Command::Enroll(holder) => self.enroll(holder),
@@ -176,6 +173,11 @@ impl Machine {
                 Reply::Done
             }
         };
+        // Not before: a bucket that this entry is about is in use again.
+        let mut ended = self.book.expire(self.log_time, CLOSED_PER_ENTRY);
+        // A bucket that was forgotten was full: there is nothing to look up.
+        ended.retain(|proof| !proof.window.is_endless());
+        self.closed.keep(ended, self.log_time);
         self.entries += 1;
         if self.entries.is_multiple_of(ENTRIES_PER_SWEEP) {
             self.ledger.sweep_all(self.log_time);
@@ -215,7 +217,14 @@ impl Machine {
             Err(error) => return Reply::Invalid(error.to_string()),
         };
         let index = self.catalogue_index + 1;
-        match self.catalogue.apply(index, self.log_time, &entry) {
+        let book = &self.book;
+        let applied = self
+            .catalogue
+            .apply_beside(index, self.log_time, &entry, &|tenant, key| match key {
+                Some((limit, key)) => book.counts(tenant.as_str(), limit, key.as_str()),
+                None => book.counts_tenant(tenant.as_str()),
+            });
+        match applied {
             Ok(applied) => {
                 self.catalogue_index = index;
                 if self.audit.len() == AUDIT_ROWS_MAX {
@@ -231,6 +240,29 @@ impl Machine {
             }
             Err(refused) => Reply::Refused(refused),
         }
+    }
+
+    /// Accounts with open windows that the change `entry` would end, at most `max`: it begins a new epoch of
+    /// them, or lets nothing strict of their name be. Changes nothing.
+    pub fn ended_by(&self, entry: &[u8], max: usize) -> Vec<Account> {
+        let Ok(entry) = serde_json::from_slice::<Entry>(entry) else {
+            return Vec::new();
+        };
+        let mut trial = self.catalogue.clone();
+        if trial
+            .apply(self.catalogue_index + 1, self.log_time, &entry)
+            .is_err()
+        {
+            return Vec::new();
+        }
+        let mut open: Vec<Account> = self.book.accounts().collect();
+        open.dedup();
+        open.retain(|account| {
+            let is_known = self.limit_of(account, self.log_time).is_some();
+            is_known && limit_in(&trial, account, self.log_time).is_none()
+        });
+        open.truncate(max);
+        open
     }
 
     /// The catalogue.
@@ -286,11 +318,7 @@ impl Machine {
     /// The strict limit of `account` as it is in force at `at`; `None`: there is no such limit any more, or it
     /// is in another epoch.
     pub fn limit_of(&self, account: &Account, at: Timestamp) -> Option<(&LimitView, Arc<Limit>)> {
-        let view = self.catalogue.view().tenant(&account.tenant)?;
-        let found = view.limit(account.limit.as_str())?;
-        let (limit, epoch) = found.at(&account.key, at);
-        let is_it = epoch == account.epoch && limit.mode == Mode::Strict;
-        is_it.then(|| (found, Arc::clone(limit)))
+        limit_in(&self.catalogue, account, at)
     }
 
     fn transfer(&mut self, transfer: &crate::grants::account::Transfer) -> Reply {
@@ -311,4 +339,16 @@ impl Machine {
             Err(not_taken) => Reply::NotTaken(not_taken),
         }
     }
+}
+
+fn limit_in<'a>(
+    catalogue: &'a Catalogue,
+    account: &Account,
+    at: Timestamp,
+) -> Option<(&'a LimitView, Arc<Limit>)> {
+    let view = catalogue.view().tenant(&account.tenant)?;
+    let found = view.limit(account.limit.as_str())?;
+    let (limit, epoch) = found.at(&account.key, at);
+    let is_it = epoch == account.epoch && limit.mode == Mode::Strict;
+    is_it.then(|| (found, Arc::clone(limit)))
 }

@@ -407,15 +407,16 @@ impl Region {
         }
     }
 
-    /// Notes whether a majority has been heard lately.
+    /// Notes whether a majority has been heard lately. A region that votes alone is one, however long ago it
+    /// has last written.
     fn note_majority(&self) {
-        // A single voter is its own majority, and nobody tells it so.
-        let is_alone = self.replica.members().voters.len() == 1;
-        let heard = is_alone
-            || self
-                .consensus()
-                .and_then(|consensus| consensus.status().since_majority)
-                .is_none_or(|since| since <= MAJORITY_WITHIN);
+        let heard = self.consensus().is_none_or(|consensus| {
+            let status = consensus.status();
+            status.voters.len() <= 1
+                || status
+                    .since_majority
+                    .is_none_or(|since| since <= MAJORITY_WITHIN)
+        });
         self.has_majority.store(heard, Ordering::Relaxed);
         if heard {
             let boot = self.clock.boot().as_nanos();

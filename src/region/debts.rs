@@ -2,13 +2,10 @@
 //!
 //! Such answers are marked degraded and are outside of what a strict limit promises. Their units are charged
 //! afterwards, as far as the window still has some, so that the rest of the window is not given away twice.
-//! A window that has ended owes nothing any more. The table is bounded; what does not fit is not debited, and
-//! counted as lost.
+//! A window that has ended owes nothing any more. The table is bounded; what does not fit is not debited.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
@@ -46,7 +43,6 @@ struct Debt {
 #[derive(Debug, Default)]
 pub struct Debts {
     owed: Mutex<BTreeMap<Account, Debt>>,
-    lost: AtomicU64,
 }
 
 /// When what was let through at `now` is owed no more.
@@ -76,7 +72,6 @@ impl Debts {
             let mut owed = self.owed.lock();
             let account = strict::account(request.tenant, item);
             if owed.len() >= ACCOUNTS_MAX && !owed.contains_key(&account) {
-                self.lost.fetch_add(item.cost, Ordering::Relaxed);
                 continue;
             }
             let until = until(&item.limit.rule, request.now);
@@ -87,11 +82,6 @@ impl Debts {
             debt.units = debt.units.saturating_add(item.cost);
             debt.until = until;
         }
-    }
-
-    /// Units that could not be noted.
-    pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
     }
 
     /// Takes out what is to be paid next.

@@ -17,6 +17,7 @@ use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::grants::reservation::Ticket;
+use crate::grants::reservation::Times;
 use crate::grants::reservation::Verdict;
 use crate::ledger::check::Item;
 use crate::ledger::check::ItemOutcome;
@@ -45,6 +46,9 @@ use crate::store::Kept;
 const COMMIT_WAIT_MIN: Span = Span::from_ms(500);
 /// How long the catalogue may take to follow the leader's.
 const CATCH_UP: Span = Span::from_seconds(1);
+
+/// How much later than its deadline a verdict may come.
+const VERDICT_GRACE: Span = Span::from_seconds(1);
 
 /// How a check that waits is to be decided.
 #[derive(Clone, Debug, Default)]
@@ -138,21 +142,34 @@ impl<'a, 'b> Places<'a, 'b> {
     }
 
     /// Waits at the reservations that are short; gives the first word that any of them has, and whose.
-    async fn wait(&mut self, short: &[usize], deadline: Span) -> Option<(usize, Verdict)> {
+    async fn wait(&mut self, short: &[usize], times: Times) -> Option<(usize, Verdict)> {
         let mut effects = Vec::new();
         let boot = self.region.clock.boot();
         for place in short {
             let want = &self.parts.wants[*place];
             let ticket = *self.tickets[*place]
                 .get_or_insert_with(|| self.region.reservations.ticket(&self.waiter));
-            self.region
+            let waits = self
+                .region
                 .reservations
                 .with(&want.account, boot, |reservation, now| {
-                    reservation.wait(ticket, want.units, deadline, now, &mut effects);
+                    reservation.wait(ticket, want.units, times, now, &mut effects);
                 });
+            // Between the step and here an untouched reservation may have been let go: the step makes it anew.
+            if waits.is_none() {
+                self.region.carry_out(effects);
+                tokio::task::yield_now().await;
+                return Some((*place, Verdict::Retry));
+            }
         }
         self.region.carry_out(effects);
-        let (ticket, verdict) = self.verdicts.recv().await?;
+        // Reservations give their word by the deadline; a caller does not hang on a word that was lost.
+        let patience = times.deadline.minus(boot).plus(VERDICT_GRACE);
+        let told = tokio::time::timeout(patience.to_std(), self.verdicts.recv()).await;
+        let Ok(told) = told else {
+            return Some((*short.first()?, Verdict::OutOfReach));
+        };
+        let (ticket, verdict) = told?;
         let place = self
             .tickets
             .iter()
@@ -216,7 +233,11 @@ impl Region {
         needs_disk: bool,
         together: &impl Fn(&Outcome) -> Together,
     ) -> Ended {
-        let deadline = self.clock.boot().plus(self.max_wait(terms));
+        let came = self.clock.boot();
+        let times = Times {
+            came,
+            deadline: came.plus(self.max_wait(terms)),
+        };
         let mut places = Places::new(self, parts);
         loop {
             let stepped = if needs_disk && parts.led.is_empty() {
@@ -233,7 +254,7 @@ impl Region {
                 Stepped::Decided(outcome) => return Ended::Decided(outcome),
                 Stepped::Short(short) => short,
             };
-            let Some((place, verdict)) = places.wait(&short, deadline).await else {
+            let Some((place, verdict)) = places.wait(&short, times).await else {
                 return Ended::Changed;
             };
             let want = &parts.wants[place];
@@ -402,7 +423,8 @@ impl Region {
                 }
                 Ended::Decided(settled(outcome))
             }
-            Ok(Ok(Charged::NotTaken(_)) | Err(_)) => {
+            Ok(not_taken @ (Ok(Charged::NotTaken(_)) | Err(_))) => {
+                tracing::debug!(?not_taken, "the log did not decide a check");
                 self.undo(request, &outcome);
                 for place in &parts.led {
                     let limit = request.items[*place].limit;

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -56,6 +57,12 @@ use crate::region::state::Region;
 ///
 /// [`EARLIER_LEADERS`]: crate::grants::leader::EARLIER_LEADERS
 const MAJORITY_SURE: Span = Span::from_ms(1_500);
+/// Counters that are gathered before one change at most.
+const GATHERED_MAX: usize = 1_000;
+/// How long that may take.
+const GATHERING_MAX: Span = Span::from_ms(500);
+/// How often it is looked at.
+const GATHERING_STEP: Duration = Duration::from_millis(5);
 
 /// What becomes of a charge that the leader's plan has looked at.
 #[derive(Debug)]
@@ -323,6 +330,31 @@ impl Region {
                 }
             }
         });
+    }
+
+    /// Before a change that begins new epochs: what regions hold and have spent of the old ones is brought into
+    /// the book, for a moment at most, so that as little as can be is kept back from the new ones.
+    pub async fn gather(&self, entry: &[u8]) {
+        let ended = self.lead(|_, machine, _, _| machine.ended_by(entry, GATHERED_MAX));
+        let ended = ended.unwrap_or_default();
+        let started = self.clock.stopwatch();
+        let mut begins = true;
+        while !ended.is_empty() && started.elapsed() < GATHERING_MAX {
+            let is_done = self.lead(|leading, machine, now, out| {
+                let mut is_done = true;
+                for account in &ended {
+                    is_done &= leading
+                        .leader
+                        .gather(now, machine.book(), account, begins, out);
+                }
+                is_done
+            });
+            if is_done != Some(false) {
+                return;
+            }
+            begins = false;
+            tokio::time::sleep(GATHERING_STEP).await;
+        }
     }
 
     /// Appends an own entry of the leader of `term` and tells its state what came of it.

@@ -208,6 +208,9 @@ impl Region {
             Command::GiveBack(give) => self.give_here(give, left).await,
             command => {
                 let is_change = matches!(command, Command::Change(_));
+                if let Command::Change(entry) = &command {
+                    self.gather(entry).await;
+                }
                 let mut forwarded = self.append_within(command, left).await;
                 if is_change && let Forwarded::Done { index, pending, .. } = &mut forwarded {
                     *pending = self.pending(*index).await;

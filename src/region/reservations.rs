@@ -346,10 +346,10 @@ impl Locked<'_> {
         }
         // Whatever is done with it may make it due.
         shard.due = Span::ZERO;
-        shard
-            .accounts
-            .get_mut(&want.account)
-            .map(|found| &mut **found)
+        let found = shard.accounts.get_mut(&want.account)?;
+        // A check may know a change before [`Reservations::reconcile`] has come by.
+        found.set_quota(Quota::of(&want.limit.rule));
+        Some(&mut **found)
     }
 }
 

@@ -257,8 +257,8 @@ impl Region {
         core.machine.look(request.tenant, item, request.now)
     }
 
-    /// How the window stands that a reservation serves, or else that runs, by the log where that has gone on
-    /// since the leader's last word to the reservation.
+    /// How the window stands that a reservation serves, or else that runs, by the log and by what this process
+    /// has spent. The leader's last word to the reservation may be of any age, and older than a refund.
     fn seen_by_log(
         &self,
         want: &Want<'_>,
@@ -271,9 +271,6 @@ impl Region {
             let (window, standing) = machine.seen(&want.account, now)?;
             return Some(Seen::new(want.limit, window, &standing, 0, now));
         };
-        if view.told_at.is_some_and(|told| told > machine.log_time()) {
-            return Some(seen(view));
-        }
         let holder = self.reservations.holder();
         let standing = machine.book().standing_at(
             now.max(machine.log_time()),

@@ -256,6 +256,7 @@ impl Server {
     }
 
     /// Whether the process has been started and not been stopped since.
+    #[allow(dead_code, reason = "the tests of joined regions share this server")]
     pub const fn is_running(&self) -> bool {
         self.running.is_some()
     }

@@ -21,12 +21,17 @@ const BUCKET_SLACK_MS: i64 = 10_000;
 
 /// A window of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct Place {
-    limit: String,
-    tenant: &'static str,
-    key: String,
-    epoch: u64,
-    start: i64,
+pub struct Place {
+    /// The limit.
+    pub limit: String,
+    /// Whose.
+    pub tenant: &'static str,
+    /// The key.
+    pub key: String,
+    /// The epoch.
+    pub epoch: u64,
+    /// The window's start, in Unix milliseconds.
+    pub start: i64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -34,6 +39,11 @@ struct Sum {
     units: u64,
     answers: Vec<usize>,
 }
+
+/// A counter: whose, which key, in which epoch.
+type Counter<K> = (&'static str, K, u64);
+/// A charge: when it was sent and answered, and its units.
+type Timed = (i64, i64, u64);
 
 /// What the audit found.
 #[derive(Debug, Default)]
@@ -50,6 +60,8 @@ pub struct Report {
     pub answers: BTreeMap<String, u64>,
     /// Allowed answers by who decided.
     pub decided: BTreeMap<String, u64>,
+    /// Units that were allowed, by window.
+    pub sums: BTreeMap<Place, u64>,
     /// What must not be.
     pub violations: Vec<String>,
 }
@@ -161,6 +173,7 @@ fn windows(
         let returned: u64 = back.iter().map(|given| given.most).sum();
         report.windows += 1;
         report.units += sum.units;
+        report.sums.insert(place.clone(), sum.units);
         let net = sum.units.saturating_sub(returned);
         report.full += usize::from(sum.units >= quota);
         report.worst_percent = report.worst_percent.max(100 * net / quota.max(1));
@@ -209,7 +222,7 @@ fn line(told: &Told, limit: &str) -> String {
 fn buckets(told: &[Told], root: &Path, report: &mut Report) {
     for of in LIMITS {
         let Kind::Bucket(per) = of.kind else { continue };
-        let mut counters: BTreeMap<(&str, &str, u64), Vec<(i64, i64, u64)>> = BTreeMap::new();
+        let mut counters: BTreeMap<Counter<&str>, Vec<Timed>> = BTreeMap::new();
         for one in told.iter().filter(|told| told.status == 200) {
             for said in one
                 .said
@@ -264,7 +277,7 @@ fn buckets(told: &[Told], root: &Path, report: &mut Report) {
 /// At no instant more leases than the amount.
 fn leases(record: &Record, report: &mut Report) {
     let most = limit("lease").map_or(0, |limit| limit.quota);
-    let mut counters: BTreeMap<(&str, String, u64), Vec<(i64, i64)>> = BTreeMap::new();
+    let mut counters: BTreeMap<Counter<String>, Vec<(i64, i64)>> = BTreeMap::new();
     for lease in record.leases() {
         let steps = counters
             .entry((lease.tenant, lease.key, lease.epoch))

@@ -129,13 +129,13 @@ impl Chaos {
             "kill" | "kill leader" if self.take(region) => {
                 self.note(kind, region, &format!("for {down_ms} ms"));
                 Some(tokio::spawn(async move {
-                    chaos.killed(region, down_ms, false).await
+                    chaos.killed(region, down_ms, false).await;
                 }))
             }
             "terminate" if self.take(region) => {
                 self.note(kind, region, "");
                 Some(tokio::spawn(async move {
-                    chaos.terminated(region, down_ms).await
+                    chaos.terminated(region, down_ms).await;
                 }))
             }
             "pause" | "pause leader" if self.take(region) => {

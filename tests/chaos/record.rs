@@ -94,6 +94,9 @@ pub struct Given {
     pub heard: i64,
 }
 
+/// A reset of one key: limit, tenant, key, when it was sent and when it was answered.
+pub type Reset = (&'static str, &'static str, String, i64, i64);
+
 /// All of it.
 #[derive(Debug, Default)]
 pub struct Record {
@@ -106,8 +109,8 @@ pub struct Record {
     pub given_answers: Mutex<BTreeMap<String, u32>>,
     /// What happened when, for whoever looks for the cause of a violation.
     pub events: Mutex<Vec<String>>,
-    /// Resets: limit, tenant, key, sent, answered.
-    pub resets: Mutex<Vec<(&'static str, &'static str, String, i64, i64)>>,
+    /// Resets.
+    pub resets: Mutex<Vec<Reset>>,
 }
 
 impl Record {

@@ -1,5 +1,6 @@
 //! After the faults: the regions come together, agree, and lose no unit.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,19 +9,28 @@ use serde_json::Value;
 use serde_json::json;
 
 use crate::audit;
+use crate::audit::Place;
 use crate::cluster::Cluster;
 use crate::limits::KEYS;
+use crate::limits::Kind;
 use crate::limits::TENANTS;
+use crate::limits::limit;
 use crate::record::Record;
 
 /// How long coming together may take: a wiped region fetches everything, breakers may be open for a while.
 const WHOLE_WITHIN: Duration = Duration::from_secs(120);
+/// Windows whose proof is asked for.
+const PROOFS_MAX: usize = 300;
 /// The amount of the limit that is made for the end, and its window.
 const QUOTA: u64 = 300;
 const WINDOW_MS: i64 = 20_000;
 
 /// What is wrong at the end.
-pub async fn come_together(cluster: &Arc<Cluster>, record: &Record) -> Vec<String> {
+pub async fn come_together(
+    cluster: &Arc<Cluster>,
+    record: &Record,
+    sums: &BTreeMap<Place, u64>,
+) -> Vec<String> {
     let began = cluster.clock.now();
     cluster.wait_whole(WHOLE_WITHIN).await;
     println!("whole again after {} ms", cluster.clock.now() - began);
@@ -28,6 +38,7 @@ pub async fn come_together(cluster: &Arc<Cluster>, record: &Record) -> Vec<Strin
     same_everywhere(cluster, "/admin/v1/catalogue", &mut wrong).await;
     same_everywhere(cluster, "/admin/v1/audit?page_size=1000", &mut wrong).await;
     counted_once(cluster, record, &mut wrong).await;
+    proven(cluster, sums, &mut wrong).await;
     used_up(cluster, &mut wrong).await;
     wrong
 }
@@ -83,6 +94,63 @@ async fn counted_once(cluster: &Cluster, record: &Record, wrong: &mut Vec<String
     println!("{sure} units were allowed under keys, {doubtful} more may have been");
 }
 
+/// Every region tells the same proof of a window; it adds up, and covers what callers were told.
+async fn proven(cluster: &Cluster, sums: &BTreeMap<Place, u64>, wrong: &mut Vec<String>) {
+    let now = cluster.clock.now();
+    // Of windows that have ended nothing is told any more.
+    let ended = |place: &&Place| {
+        let kind = limit(&place.limit).map(|limit| limit.kind);
+        let length = match kind {
+            Some(Kind::Windowed(length)) => length,
+            _ => 0,
+        };
+        place.start + length + 15_000 < now && place.limit != "slide"
+    };
+    let places: Vec<&Place> = sums.keys().filter(ended).collect();
+    let step = places.len().div_ceil(PROOFS_MAX).max(1);
+    let mut compared = 0;
+    for place in places.into_iter().step_by(step) {
+        let path = format!(
+            "/admin/v1/tenants/{}/limits/{}/ledger?key={}&at={}",
+            place.tenant,
+            place.limit,
+            place.key.replace(' ', "%20"),
+            place.start
+        );
+        let mut proofs = Vec::new();
+        for region in &cluster.regions {
+            let answer = region.admin(Method::GET, &path, &Value::Null).await;
+            proofs.push(answer.map_or((0, Value::Null), |answer| (answer.status, answer.body)));
+        }
+        if proofs.iter().any(|proof| *proof != proofs[0]) {
+            wrong.push(format!(
+                "the proof of {place:?} differs between the regions: {proofs:?}"
+            ));
+            continue;
+        }
+        let (status, proof) = &proofs[0];
+        if *status != 200 {
+            wrong.push(format!("there is no proof of {place:?}: {status} {proof}"));
+            continue;
+        }
+        compared += 1;
+        let sum = |fields: &[&str]| -> u64 {
+            let rows = proof["rows"].as_array().into_iter().flatten();
+            rows.flat_map(|row| fields.iter().filter_map(|field| row[*field].as_u64()))
+                .sum()
+        };
+        let covered = sum(&["spent", "held", "stranded", "charged"]);
+        let is_of_epoch = proof["epoch"].as_u64() == Some(place.epoch);
+        if proof["adds_up"] != true || (is_of_epoch && sums[place] > covered) {
+            wrong.push(format!(
+                "{} units were allowed of {place:?}: {proof}",
+                sums[place]
+            ));
+        }
+    }
+    println!("{compared} proofs are the same in all regions and cover what was allowed");
+}
+
 /// A new limit's whole amount can be used from all regions in its next window.
 async fn used_up(cluster: &Arc<Cluster>, wrong: &mut Vec<String>) {
     let limit = json!({
@@ -109,7 +177,7 @@ async fn used_up(cluster: &Arc<Cluster>, wrong: &mut Vec<String>) {
             tokio::spawn(async move { take_all(&cluster, region, next).await })
         })
         .collect();
-    let mut by_window = std::collections::BTreeMap::<i64, u64>::new();
+    let mut by_window = BTreeMap::<i64, u64>::new();
     for (region, caller) in callers.into_iter().enumerate() {
         let taken = caller.await.expect("a caller ends");
         if taken.values().sum::<u64>() == 0 {
@@ -132,12 +200,8 @@ async fn used_up(cluster: &Arc<Cluster>, wrong: &mut Vec<String>) {
 }
 
 /// Asks until the window's answers are refusals; units by window.
-async fn take_all(
-    cluster: &Cluster,
-    region: usize,
-    window: i64,
-) -> std::collections::BTreeMap<i64, u64> {
-    let mut taken = std::collections::BTreeMap::new();
+async fn take_all(cluster: &Cluster, region: usize, window: i64) -> BTreeMap<i64, u64> {
+    let mut taken = BTreeMap::new();
     let body = json!({ "tenant": "acme", "limit": "afterwards" });
     // The last seconds are left out: the clocks may differ by as much.
     while cluster.clock.now() < window + WINDOW_MS - 4_000 {

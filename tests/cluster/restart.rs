@@ -129,13 +129,11 @@ fn survives_kills(durability: &str) {
             .iter()
             .all(|look| (look.used(), look.remaining()) == (looks[0].used(), looks[0].remaining()))
             && looks[0].remaining() + sum.allowed <= QUOTA
+            && (durability != "sync" || looks[0].used() >= sum.allowed)
     });
     let look = Counter::new(&cluster[0], "t", "paid").look();
     let (used, left) = (look.used(), look.remaining());
     println!("{sum:?}: {used} used, {} stranded", QUOTA - used - left);
-    if durability == "sync" {
-        assert!(used >= sum.allowed, "{used} used, {sum:?}");
-    }
     assert!(used <= sum.allowed + sum.unknown, "{used} used, {sum:?}");
 }
 
@@ -184,8 +182,10 @@ fn units_that_died_with_a_process_are_seen_and_are_back_in_the_next_window() {
     }
     let big = json!({ "tenant": "t", "limit": "paid", "cost": 300 });
     for region in 0..3 {
-        let answer = crate::load::decided(&cluster[region], &big);
-        assert!(answer.allowed(), "{answer:?}");
+        // Units that lie in another region come back within the Retry-After of a refusal.
+        wait_until("all of the new window can be used", WITHIN, || {
+            crate::load::decided(&cluster[region], &big).allowed()
+        });
     }
     assert_eq!(spend_all(&cluster, &body()), 0);
 }

@@ -17,9 +17,11 @@
 //! has the newest catalogue.
 //!
 //! A seed that fails is one command: `HIGHWATER_SIM_SEED=n cargo test --test sim replay`. Seeds that once
-//! failed are kept in [`FOUND`]. `cargo bench --bench strict` prints the tables.
+//! failed are kept in [`FOUND`]. [`raft`] runs the real log with the real machine below it in the same way.
+//! `cargo bench --bench strict` prints the tables.
 
 mod model;
+mod raft;
 
 use std::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;

@@ -60,6 +60,23 @@ async fn a_region_alone_leads_its_cluster() {
     }
 }
 
+/// Nobody else is there to be heard of, so silence says nothing about who leads.
+#[tokio::test]
+async fn a_region_alone_takes_changes_after_a_pause() {
+    let server = Server::start().await;
+    let consensus = server.region.consensus().expect("a log");
+    let silent_for = || consensus.status().since_majority.unwrap_or_default();
+    for _ in 0..500 {
+        if silent_for() > Duration::from_millis(1_500) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(silent_for() > Duration::from_millis(1_500), "it was idle");
+    let none = json!({ "region": null });
+    assert_eq!(server.put(PREFERENCE, &none).await.ok(), none);
+}
+
 #[tokio::test]
 async fn the_lead_goes_to_regions_with_a_vote_only() {
     let server = Server::start().await;

@@ -144,6 +144,18 @@ impl Counters {
         self.counters.len()
     }
 
+    pub(super) fn contains(&self, tenant: &str, limit: &LimitName, key: &str) -> bool {
+        self.counters.contains_key(&Name {
+            tenant: tenant.into(),
+            limit: limit.clone(),
+            key: key.into(),
+        })
+    }
+
+    pub(super) fn contains_tenant(&self, tenant: &str) -> bool {
+        self.by_tenant.contains_key(tenant)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (Account, &Pool)> {
         self.counters.iter().flat_map(|(name, counter)| {
             let pools = counter.pools.iter();

@@ -216,7 +216,7 @@ fn check(book: &Book) -> Result<(), TestCaseError> {
         let standing = book.standing(&account, window, None);
         prop_assert_eq!(
             standing.map(|standing| standing.stranded),
-            Some(standing_out)
+            Some(standing_out + proof.withheld)
         );
     }
     Ok(())

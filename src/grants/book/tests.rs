@@ -1,6 +1,7 @@
 //! Each rule of the book by itself.
 
 mod buckets;
+mod shadow;
 
 use crate::domain::name::LimitName;
 use crate::domain::name::RegionName;

@@ -121,7 +121,9 @@ fn a_deposed_leader_moves_no_bound_and_a_push_takes_no_term_over() {
     assert_eq!(exchange.term(), Some(6));
     let time = exchange.log_time(Span::from_ms(2_100)).expect("bounds");
     assert_eq!(time.earliest, Timestamp::from_unix_ms(11_500));
-    assert_eq!(time.latest, Timestamp::from_unix_ms(11_600));
+    // The round trip, and what the two clocks may have drifted apart in it.
+    let drift = Span::from_nanos(70_000);
+    assert_eq!(time.latest, Timestamp::from_unix_ms(11_600).plus(drift));
 }
 
 #[test]
@@ -147,4 +149,25 @@ fn a_refill_is_estimated_with_two_deviations() {
     );
     assert_eq!(exchange.max_wait(), refill.plus(Span::from_ms(350)));
     assert!(exchange.is_restarting());
+}
+
+/// Found by the law above: a leader that read its clock when it was asked, and drifts ahead.
+#[test]
+fn a_leader_may_drift_while_its_answer_travels() {
+    let (sent, received) = (1_000_000_000_u64, 1_000_003_691_u64);
+    let mut exchange = Exchange::new();
+    exchange.heard(
+        &LogStamp {
+            lease: None,
+            term: 3,
+            log_time: Timestamp::from_nanos(true_log(sent, 0, 271)),
+            echo: Some(Span::from_nanos(sent)),
+        },
+        Span::from_nanos(received),
+    );
+    let time = exchange
+        .log_time(Span::from_nanos(received))
+        .expect("bounds");
+    let log = true_log(received, 0, 271);
+    assert!(time.earliest.as_nanos() <= log && log <= time.latest.as_nanos());
 }

@@ -191,7 +191,7 @@ impl Leader {
     }
 
     /// Tells a holder its committed total, and that the pool is dry if it is and a check waits.
-    fn answer(
+    pub(super) fn answer(
         &mut self,
         now: Now,
         book: &Book,
@@ -239,36 +239,6 @@ impl Leader {
             };
         }
         out.push(Action::Tell(holder.clone(), ToRegion::Answer(answer)));
-    }
-
-    /// Tells those who believe that there are no units that there are.
-    pub(super) fn unsay_dry(
-        &mut self,
-        now: Now,
-        book: &Book,
-        place: &Place,
-        out: &mut Vec<Action>,
-    ) {
-        let Some(desk) = self.desks.get(place) else {
-            return;
-        };
-        let is_free = Plan::of(desk, &place.account, book, now).is_ok_and(|plan| plan.units() > 0);
-        if !is_free {
-            return;
-        }
-        let believers: Vec<Holder> = desk
-            .told
-            .iter()
-            .filter(|(holder, told)| {
-                told.dry_until > now.boot
-                    && book.is_newest(holder)
-                    && desk.in_flight(holder).is_none()
-            })
-            .map(|(holder, _)| holder.clone())
-            .collect();
-        for holder in believers {
-            self.answer(now, book, place, &holder, None, out);
-        }
     }
 
     /// An entry was applied: what it left unmet is hungry again, and those who waited for it are answered.

@@ -2,6 +2,7 @@
 
 mod buckets;
 mod charges;
+mod credit;
 mod grants;
 mod recalls;
 mod told;

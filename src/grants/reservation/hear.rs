@@ -28,6 +28,8 @@ use crate::grants::reservation::held::Held;
 
 /// The longest that a leader's word may say that nothing is to be had.
 const DRY_MAX: Span = Span::from_seconds(1);
+/// All that a region has told goes to another leader within this time.
+const TELL_WITHIN: Span = Span::from_seconds(2);
 /// How much longer than a refill of the slowest region a recall is waited for.
 const RECALL_MARGIN: Span = Span::from_ms(50);
 
@@ -295,9 +297,10 @@ impl Reservation {
         // Asks may be lost too: those that wait are asked for again.
         self.flights.clear();
         self.due = now.boot;
+        let later = spread(&self.account);
         let windows = [&mut self.past, &mut self.current, &mut self.next];
         for held in windows.into_iter().flatten() {
-            held.tell_again(resumed.lost_since, now.boot);
+            held.tell_again(resumed, now.boot, later);
             self.due = self.due.min(held.report_at);
         }
     }
@@ -329,6 +332,15 @@ impl Reservation {
             }
         }
     }
+}
+
+/// A share of [`TELL_WITHIN`] by the account's name, so that a new leader is not told everything at once.
+fn spread(account: &Account) -> Span {
+    let names = [account.tenant.as_bytes(), account.key.as_bytes()];
+    let hash = names.into_iter().flatten().fold(0_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    Span::from_ms(hash % TELL_WITHIN.as_ms_ceil())
 }
 
 /// A dry word on the own boot clock; `None` when it has run out on its way or comes from a leader that was

@@ -6,6 +6,7 @@ use crate::domain::time::Window;
 use crate::grants::account::PoolStanding;
 use crate::grants::account::Totals;
 use crate::grants::exchange::Exchange;
+use crate::grants::exchange::Resumed;
 use crate::grants::message::LogStamp;
 use crate::grants::reservation::Now;
 
@@ -77,13 +78,6 @@ pub(super) struct Held {
     /// When the next report is due; [`Span::MAX`]: none.
     pub(super) report_at: Span,
     repeats: u8,
-}
-
-impl Told {
-    /// When it was told.
-    pub(super) const fn log_time(&self) -> Timestamp {
-        self.order.1
-    }
 }
 
 impl Held {
@@ -225,7 +219,10 @@ impl Held {
     /// Keeps the newest standing of any order of arrival.
     pub(super) fn tell(&mut self, pool: PoolStanding, stamp: &LogStamp, boot: Span) {
         let order = (stamp.term, stamp.log_time);
-        if self.told.is_none_or(|told| told.order <= order) {
+        // A clock that is set by hand stands still: then what comes later is newer. A repeat is not.
+        let is_newer =
+            |told: Told| told.order < order || (told.order == order && told.pool != pool);
+        if self.told.is_none_or(is_newer) {
             self.told = Some(Told {
                 pool,
                 boot: stamp.echo.filter(|sent| *sent <= boot).unwrap_or(boot),
@@ -251,11 +248,18 @@ impl Held {
         }
     }
 
-    /// What was told since `lost_since` may not have arrived: it is told again at once.
-    pub(super) fn tell_again(&mut self, lost_since: Span, boot: Span) {
-        if self.totals != Totals::default() && self.told_totals_at >= lost_since {
+    /// What was told may not have arrived: it is told again, at once what is recent, and after `later` what is
+    /// older, if another leader wants it.
+    pub(super) fn tell_again(&mut self, resumed: Resumed, boot: Span, later: Span) {
+        if self.totals == Totals::default() {
+            return;
+        }
+        if self.told_totals_at >= resumed.lost_since {
             self.repeats = 0;
             self.report_at = boot;
+        } else if resumed.is_another {
+            self.repeats = 0;
+            self.report_at = self.report_at.min(boot.plus(later));
         }
     }
 

@@ -91,6 +91,15 @@ pub struct Now<'a> {
     pub exchange: &'a Exchange,
 }
 
+/// How long a check waits, by the boot clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// When it came, to this limit or to another one before: a leader that has answered since is in reach.
+    pub came: Span,
+    /// When it must have an answer.
+    pub deadline: Span,
+}
+
 /// What a machine wants done. In order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -214,9 +223,17 @@ impl Reservation {
         &self.account
     }
 
-    /// The limit's quota is another one; the epoch is the same.
+    /// The limit's quota is another one; the epoch is the same. A word that there is nothing is no longer
+    /// believed when the quota was raised.
     pub fn set_quota(&mut self, quota: impl Into<Quota>) {
-        self.quota = quota.into();
+        let quota = quota.into();
+        if quota.units() > self.quota.units() {
+            for held in [&mut self.current, &mut self.next].into_iter().flatten() {
+                held.dry = None;
+                held.low_cap = u64::MAX;
+            }
+        }
+        self.quota = quota;
     }
 
     /// When [`Reservation::tick`] is to be called, at the latest; [`Span::MAX`]: not before the next input.
@@ -311,14 +328,14 @@ impl Reservation {
         self.plan(now);
     }
 
-    /// A check of `units` waits until `deadline` (boot time) at the latest: the caller's, at most
+    /// A check of `units` waits until its deadline at the latest: the caller's, at most
     /// [`Exchange::max_wait`] ahead. A deadline that is not ahead asks for the units and gives a verdict at
     /// once. A ticket that waits already keeps its place, its deadline and the count of what is wanted.
     pub fn wait(
         &mut self,
         ticket: Ticket,
         units: u64,
-        deadline: Span,
+        times: Times,
         now: &Now<'_>,
         out: &mut Vec<Effect>,
     ) {
@@ -329,7 +346,7 @@ impl Reservation {
         }
         let queue = self.queue.get_or_insert_default();
         let has_place = queue.contains(ticket);
-        queue.put(ticket, units, now.boot, deadline);
+        queue.put(ticket, units, times);
         if !has_place {
             self.demand.add(units);
         } else if let Some(held) = &self.current

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 
 use crate::domain::time::Span;
 use crate::grants::reservation::Ticket;
+use crate::grants::reservation::Times;
 
 /// How long one that is late is remembered, so that it is still known what it was told.
 const LATE_KEPT: Span = Span::from_seconds(10);
@@ -121,7 +122,7 @@ impl Queue {
 
     /// Puts a check at the end; one that is there keeps its place and its deadline, falls asleep and needs
     /// `units` from now on.
-    pub(super) fn put(&mut self, ticket: Ticket, units: u64, came: Span, deadline: Span) {
+    pub(super) fn put(&mut self, ticket: Ticket, units: u64, times: Times) {
         if let Some(place) = self.places.get(&ticket).copied() {
             self.change(place, |waiter| {
                 waiter.units = units;
@@ -135,8 +136,8 @@ impl Queue {
         let waiter = Waiter {
             ticket,
             units,
-            came,
-            deadline,
+            came: times.came,
+            deadline: times.deadline,
             state: State::Asleep,
             wakes: 0,
             rests_until: Span::ZERO,

@@ -3,7 +3,6 @@
 use crate::algorithm::bucket::Flow;
 use crate::algorithm::bucket::Level;
 use crate::domain::time::Span;
-use crate::domain::time::Timestamp;
 use crate::domain::time::Window;
 use crate::grants::account::PoolStanding;
 use crate::grants::reservation::Now;
@@ -22,8 +21,6 @@ pub struct View {
     pub held: u64,
     /// What the leader told last; `None` before that.
     pub standing: Option<PoolStanding>,
-    /// The log time at which it was told.
-    pub told_at: Option<Timestamp>,
     /// Units known to be used in all regions: at least `spent`.
     pub used: u64,
     /// The quota less what is used and stranded.
@@ -61,7 +58,6 @@ impl Reservation {
                 spent: held.totals.spent,
                 held: held.units(),
                 standing: told.map(|told| told.pool),
-                told_at: told.map(|told| told.log_time()),
                 used: standing.used,
                 remaining: standing.remaining,
                 staleness: told.map_or(Span::ZERO, |told| now.boot.minus(told.boot)),
@@ -75,7 +71,6 @@ impl Reservation {
             spent: held.totals.spent,
             held: held.units(),
             standing: told.map(|told| told.pool),
-            told_at: told.map(|told| told.log_time()),
             used,
             remaining: pool
                 .quota

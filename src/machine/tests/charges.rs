@@ -1,5 +1,7 @@
 //! Checks that the log decides.
 
+use serde_json::json;
+
 use super::Scene;
 use super::allowed;
 use super::holder;
@@ -101,6 +103,65 @@ fn a_doubled_enrolment_of_an_earlier_process_forgets_no_request() {
     assert!(allowed(&first));
     scene.apply(Command::Enroll(earlier));
     assert_eq!(scene.send(charge), first);
+}
+
+/// Epochs only rise while the book counts: to one that fell it would give nothing.
+#[test]
+fn a_reset_is_not_forgotten_while_its_counter_is_in_use() {
+    let mut scene = Scene::new();
+    let patch = |limits| json!({ "patch": { "tree": { "limits": limits } } });
+    scene.change(patch(json!({ "by-user": {
+        "algorithm": "fixed_window", "quota": 10, "window": "60s", "mode": "strict", "key": "user"
+    } })));
+    scene.change(json!({ "reset": { "tenant": "t", "limit": "by-user", "key": "u" } }));
+    let epoch_of = |scene: &Scene| {
+        let view = scene.machine.catalogue().view();
+        let tenant = view.tenant("t").expect("the tenant");
+        let limit = tenant.limit("by-user").expect("the limit");
+        limit.at("u", scene.machine.log_time()).1
+    };
+    let reset = epoch_of(&scene);
+    for _ in 0..20 {
+        scene.at_ms += 30_000;
+        let mut charge = scene.charge_of("a", &["by-user"], 1);
+        charge.items[0].key = "u".into();
+        charge.items[0].epoch = epoch_of(&scene);
+        charge.items[0].window = Some(scene.window());
+        assert!(allowed(&scene.send(charge)));
+        scene.change(patch(json!({ "other": {
+            "algorithm": "fixed_window", "quota": scene.at_ms, "window": "60s"
+        } })));
+        assert_eq!(epoch_of(&scene), reset);
+    }
+    // Nobody uses it any more.
+    for _ in 0..2 {
+        scene.at_ms += 200_000;
+        scene.change(patch(json!({ "other": {
+            "algorithm": "fixed_window", "quota": scene.at_ms, "window": "60s"
+        } })));
+    }
+    assert!(epoch_of(&scene) < reset);
+}
+
+#[test]
+fn a_copy_of_a_request_that_was_answered_counts_no_more() {
+    let mut scene = Scene::new();
+    let charge = scene.charge_of("a", &["bucket"], 1);
+    assert!(allowed(&scene.send(charge.clone())));
+    let mut next = scene.charge_of("a", &["bucket"], 1);
+    next.request.answered_below = next.request.number;
+    assert!(allowed(&scene.send(next)));
+    // The answer to the first is forgotten, that there was one is not; over a snapshot, too.
+    let snapshot = scene.machine.snapshot().expect("a snapshot");
+    scene.machine = Machine::from_snapshot(&snapshot).expect("its own snapshot");
+    assert!(matches!(
+        scene.machine.judge(&charge, scene.machine.log_time()),
+        Some(Charged::NotTaken(_))
+    ));
+    assert!(matches!(scene.send(charge.clone()), Charged::NotTaken(_)));
+    assert!(matches!(scene.send(charge), Charged::NotTaken(_)));
+    assert!(allowed(&scene.charge("a", &["bucket"], 3)));
+    assert!(!allowed(&scene.charge("a", &["bucket"], 1)));
 }
 
 #[test]

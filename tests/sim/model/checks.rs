@@ -8,6 +8,7 @@ use highwater::grants::account::Account;
 use highwater::grants::account::Holder;
 use highwater::grants::reservation::Spend;
 use highwater::grants::reservation::Ticket;
+use highwater::grants::reservation::Times;
 use highwater::grants::reservation::Verdict;
 
 use super::Event;
@@ -123,6 +124,10 @@ impl World {
             return Decided::Refused;
         }
         let at = self.at;
+        let times = Times {
+            came: self.clock(index(&holder.region)).boot(check.came),
+            deadline: check.deadline,
+        };
         for ((account, units), spend) in items.iter().zip(said) {
             if spend == Spend::Short || check.waits_at.contains_key(account) {
                 if let Some(check) = self
@@ -132,7 +137,7 @@ impl World {
                     check.waits_at.entry(account.clone()).or_insert(at);
                 }
                 self.seat(holder, account, |reservation, now, out| {
-                    reservation.wait(Ticket(id), *units, check.deadline, now, out);
+                    reservation.wait(Ticket(id), *units, times, now, out);
                 });
             }
         }

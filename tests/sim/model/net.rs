@@ -21,8 +21,8 @@ pub struct Net {
     /// One-way delays in ms.
     pub delays: Vec<Vec<u64>>,
     pub weather: Weather,
-    cut: Vec<Vec<bool>>,
-    last: BTreeMap<(usize, usize), u64>,
+    pub cut: Vec<Vec<bool>>,
+    pub last: BTreeMap<(usize, usize), u64>,
 }
 
 impl Net {

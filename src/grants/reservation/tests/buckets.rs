@@ -12,7 +12,9 @@ use crate::grants::message::Answer;
 use crate::grants::message::PulseAnswer;
 use crate::grants::message::Refused;
 use crate::grants::message::Why;
+use crate::grants::reservation::Now;
 use crate::grants::reservation::Reservation;
+use crate::grants::reservation::Times;
 
 const OPENED: Timestamp = Timestamp::from_unix_ms(1_000);
 
@@ -51,6 +53,14 @@ fn renew(scene: &mut Scene) {
         restarting: false,
     };
     scene.exchange.pulse(&pulse, scene.boot);
+}
+
+/// A check that comes now and waits for as long as it may.
+fn times(now: &Now<'_>) -> Times {
+    Times {
+        came: now.boot,
+        deadline: now.boot.plus(LEASE),
+    }
 }
 
 fn held(scene: &mut Scene) -> u64 {
@@ -109,10 +119,9 @@ fn what_lapsed_at_the_leader_is_not_spent() {
     scene.hear(&late);
     assert_eq!(held(&mut scene), 3);
     assert!(scene.spend(3));
-    let ask = scene.with(|reservation, now, out| {
-        reservation.wait(super::Ticket(1), 2, now.boot.plus(LEASE), now, out);
+    scene.with(|reservation, now, out| {
+        reservation.wait(super::Ticket(1), 2, times(now), now, out);
     });
-    let () = ask;
     let asks = scene.asks();
     assert_eq!(asks.last().expect("an ask").need_to, 20);
 }
@@ -141,7 +150,7 @@ fn a_bucket_that_earns_slowly_is_asked_for_need_only() {
         for ticket in 0..200 {
             let ticket = super::Ticket(ticket);
             scene.with(|reservation, now, out| {
-                reservation.wait(ticket, 1, now.boot.plus(LEASE), now, out);
+                reservation.wait(ticket, 1, times(now), now, out);
             });
             scene.boot = scene.boot.plus(Span::from_ms(1));
         }

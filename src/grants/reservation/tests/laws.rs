@@ -183,7 +183,11 @@ fn retry(scene: &mut Scene, bank: &mut Bank) {
                 return window;
             }
             // It lacks units here, or another limit.
-            reservation.wait(Ticket(*ticket), units, deadline, now, out);
+            let times = Times {
+                came: now.boot,
+                deadline,
+            };
+            reservation.wait(Ticket(*ticket), units, times, now, out);
             None
         });
         if spent.is_some() {
@@ -329,7 +333,8 @@ proptest! {
             exchange.heard(&stamp, boot);
             exchange.refilled(Span::from_nanos(units));
             let now = Now { boot, exchange: &exchange };
-            reservation.wait(Ticket(ticket), units, Span::from_nanos(lasts), &now, &mut out);
+            let times = Times { came: boot, deadline: Span::from_nanos(lasts) };
+            reservation.wait(Ticket(ticket), units, times, &now, &mut out);
             let window = Window {
                 id: WindowId(start),
                 start: Timestamp::from_nanos(start),

@@ -27,6 +27,7 @@ use crate::grants::reservation::Now;
 use crate::grants::reservation::Reservation;
 use crate::grants::reservation::Spend;
 use crate::grants::reservation::Ticket;
+use crate::grants::reservation::Times;
 use crate::grants::reservation::Verdict;
 
 /// Half of the round trip that the leader's answers seem to take.
@@ -145,7 +146,11 @@ impl Scene {
     fn wait(&mut self, ticket: u64, units: u64, ms: u64) {
         let deadline = self.boot.plus(Span::from_ms(ms));
         self.with(|reservation, now, out| {
-            reservation.wait(Ticket(ticket), units, deadline, now, out);
+            let times = Times {
+                came: now.boot,
+                deadline,
+            };
+            reservation.wait(Ticket(ticket), units, times, now, out);
         });
     }
 

@@ -220,3 +220,33 @@ fn those_that_hold_another_catalogue_are_told_the_version() {
     scene.with(|reservation, now, out| reservation.refused(&refused, now, out));
     assert_eq!(scene.verdicts(), [(1, Verdict::Changed { version: 31 })]);
 }
+
+#[test]
+fn the_word_that_there_is_nothing_ends_with_a_raised_quota_and_with_units_that_are_free() {
+    let refused = || {
+        let mut scene = Scene::new(100, 60_000);
+        scene.wait(1, 1, 2_500);
+        scene.pass(50);
+        scene.granted(0, dry(1_000, false), None);
+        assert!(matches!(scene.verdicts()[..], [(1, Verdict::Dry { .. })]));
+        scene
+    };
+    let look =
+        |scene: &mut Scene| scene.with(|reservation, now, _| reservation.can_spend(1, None, now));
+    let mut scene = refused();
+    scene.reservation.set_quota(100);
+    scene.reservation.set_quota(90);
+    assert!(matches!(look(&mut scene), Spend::Dry { .. }));
+    scene.reservation.set_quota(91);
+    assert_eq!(look(&mut scene), Spend::Short);
+
+    let mut scene = refused();
+    scene.pass(10);
+    let mut answer = scene.answer_of(scene.window(), 0, None, None);
+    answer.standing.free = 0;
+    scene.hear(&answer);
+    assert!(matches!(look(&mut scene), Spend::Dry { .. }));
+    answer.standing.free = 1;
+    scene.hear(&answer);
+    assert_eq!(look(&mut scene), Spend::Short);
+}
