@@ -401,7 +401,17 @@ impl Leader {
         self.rounds += 1;
         let wait = longest.as_nanos().saturating_mul(13) / 10;
         let wait = Span::from_nanos(wait).plus(ROUND_EXTRA);
+        desk.round = Some(Round {
+            id: self.rounds,
+            until: now.boot.plus(wait),
+            asked: holders.iter().cloned().collect(),
+        });
+        let is_bucket = desk.window.is_endless();
         for holder in &holders {
+            // An answer that was lost would keep its units out for as long as the region lives.
+            if is_bucket {
+                self.answer(now, book, place, holder, None, out);
+            }
             let recall = Recall {
                 holder: holder.clone(),
                 account: place.account.clone(),
@@ -410,11 +420,6 @@ impl Leader {
             };
             out.push(Action::Tell(holder.clone(), ToRegion::Recall(recall)));
         }
-        desk.round = Some(Round {
-            id: self.rounds,
-            until: now.boot.plus(wait),
-            asked: holders.into_iter().collect(),
-        });
         true
     }
 

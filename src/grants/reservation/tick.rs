@@ -62,7 +62,8 @@ impl Reservation {
 
     /// What nobody wanted for a while of a bucket goes back: it earns no more than it has room for.
     fn give_idle(&mut self, now: &Now<'_>) {
-        if self.queue.is_none()
+        let nobody_waits = self.queue.as_ref().is_none_or(|queue| queue.is_empty());
+        if nobody_waits
             && let Some(held) = &mut self.current
             && held.idle_at() <= now.boot
         {
@@ -144,7 +145,10 @@ impl Reservation {
             .min(report(&self.next))
             .min(self.prefetch_at(now));
         if let Some(held) = &self.current {
-            due = due.min(held.until).min(held.idle_at().max(now.boot));
+            due = due.min(held.until);
+            if self.queue.is_none() {
+                due = due.min(held.idle_at().max(now.boot));
+            }
         }
         if let Some(past) = &self.past {
             due = due.min(past.until.plus(PAST_KEPT));

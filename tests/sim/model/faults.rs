@@ -1,5 +1,9 @@
 //! What goes wrong, when.
 
+use highwater::algorithm::bucket::Flow;
+use highwater::domain::time::Span;
+use highwater::grants::account::Quota;
+
 use super::Event;
 use super::MS;
 use super::SECOND;
@@ -133,13 +137,13 @@ impl World {
         }
         for _ in 0..faults.quotas {
             let at = self.rng.between(from, to);
-            let counter = self.rng.between(0, self.setup.counters as u64) as usize;
+            let counter = self.rng.between(0, self.setup.all_counters() as u64) as usize;
             let quota = self.rng.between(0, self.setup.quota * 2 + 1);
             self.schedule(at, Event::Fault(Fault::Quota(counter, quota)));
         }
         for _ in 0..faults.resets {
             let at = self.rng.between(from, to);
-            let counter = self.rng.between(0, self.setup.counters as u64) as usize;
+            let counter = self.rng.between(0, self.setup.all_counters() as u64) as usize;
             self.schedule(at, Event::Fault(Fault::Reset(counter)));
         }
         self.schedule(self.ends - 6 * SECOND, Event::Fault(Fault::Calm));
@@ -207,6 +211,7 @@ impl World {
             }
             Fault::Quota(counter, quota) => {
                 self.audit.fault("quota");
+                let quota = self.quota_of(counter, quota);
                 self.admin(Entry::Quota { counter, quota });
             }
             Fault::Reset(counter) => {
@@ -222,6 +227,22 @@ impl World {
                     }
                 }
             }
+        }
+    }
+
+    /// A bucket's rate, and the time that it is a rate of, change with its capacity.
+    fn quota_of(&mut self, counter: usize, quota: u64) -> Quota {
+        match self.group.truth.catalogue.counters[counter].quota {
+            Quota::Window(_) => Quota::Window(quota),
+            Quota::Bucket(flow) => Quota::Bucket(Flow {
+                capacity: quota.max(1),
+                rate: self.rng.between(1, 2 * self.setup.quota + 1),
+                per: if self.rng.chance(0.3) {
+                    Span::from_ms(self.rng.between(1, 60_000))
+                } else {
+                    flow.per
+                },
+            }),
         }
     }
 
