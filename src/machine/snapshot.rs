@@ -41,7 +41,8 @@ struct Snapshot {
 pub enum SnapshotError {
     /// It is of a format that this build does not know.
     #[error(
-        "the snapshot has format {0}, this build reads format {FORMAT}: run the same or a newer build"
+        "the snapshot has format {0}, this build reads format {FORMAT}: run the build that wrote it, or let the \
+         region join anew with an empty directory"
     )]
     Format(u8),
     /// It is damaged.

@@ -79,6 +79,20 @@ fn entries(steps: &[(u8, u8, u64, u64)]) -> Vec<Payload> {
     scene.entries
 }
 
+/// Buckets were decided otherwise when the format was another one.
+#[test]
+fn a_snapshot_of_another_format_is_refused_by_its_name() {
+    let mut bytes = super::Scene::new().machine.snapshot().expect("a snapshot");
+    assert!(Machine::from_snapshot(&bytes).is_ok());
+    bytes[0] = 1;
+    let error = Machine::from_snapshot(&bytes).expect_err("an older one");
+    let text = error.to_string();
+    assert!(
+        text.contains("format 1") && text.contains("format 2"),
+        "{text}"
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

@@ -33,6 +33,9 @@ impl World {
         if next < self.ends {
             self.schedule(next, Event::Arrive(region));
         }
+        if self.at < self.regions[region].quiet_until && self.rng.chance(0.95) {
+            return;
+        }
         let boot = self.clock(region).boot(self.at);
         let wait = if !self.setup.faults.is_calm() && self.rng.chance(0.1) {
             Some(Span::from_nanos(self.rng.between(0, 400 * MS)))

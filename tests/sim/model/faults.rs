@@ -29,6 +29,8 @@ pub struct Faults {
     pub resets: u64,
     /// Of some entries nobody knows whether they were appended.
     pub appends_fail: bool,
+    /// How much longer than usual crashes, cuts and pauses last: buckets have leases of 10 s.
+    pub stretch: u64,
     /// One leader loss at this time after the start of traffic, in ms.
     pub loss_at_ms: Option<u64>,
 }
@@ -62,6 +64,7 @@ impl Faults {
             quotas: some(4),
             resets: some(2),
             appends_fail: some(1) == 1,
+            stretch: 0,
             loss_at_ms: None,
         }
     }
@@ -113,9 +116,10 @@ impl World {
         }
         let regions = self.regions.len() as u64;
         let (from, to) = (self.begins, self.ends - 8 * SECOND);
+        let stretch = 1 + faults.stretch;
         for _ in 0..faults.crashes {
             let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
-            let back = at + self.rng.between(50 * MS, 6 * SECOND);
+            let back = at + self.rng.between(50 * MS, stretch * 6 * SECOND);
             self.schedule(at, Event::Fault(Fault::Crash(region as usize)));
             self.schedule(back, Event::Fault(Fault::Start(region as usize)));
         }
@@ -125,14 +129,14 @@ impl World {
         }
         for _ in 0..faults.partitions {
             let at = self.rng.between(from, to);
-            let until = (at + self.rng.between(200 * MS, 10 * SECOND)).min(to);
+            let until = (at + self.rng.between(200 * MS, stretch * 10 * SECOND)).min(to);
             let cut = self.plan_cut();
             self.schedule(at, Event::Fault(Fault::Cut(cut)));
             self.schedule(until, Event::Fault(Fault::Heal));
         }
         for _ in 0..faults.pauses {
             let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
-            let lasts = self.rng.between(100 * MS, 8 * SECOND);
+            let lasts = self.rng.between(100 * MS, stretch * 8 * SECOND);
             self.schedule(at, Event::Fault(Fault::Pause(region as usize, lasts)));
         }
         for _ in 0..faults.quotas {
@@ -193,6 +197,9 @@ impl World {
             }
             Fault::Cut(cut) => {
                 self.audit.fault("partition");
+                if !self.setup.buckets.is_empty() {
+                    self.quieten();
+                }
                 for (from, to) in cut {
                     self.net.cut(from, to, true);
                 }
@@ -226,6 +233,15 @@ impl World {
                         self.start(region);
                     }
                 }
+            }
+        }
+    }
+
+    /// Some regions have much less to do than what they hold would be for: units last until their lease ends.
+    fn quieten(&mut self) {
+        for region in 0..self.regions.len() {
+            if self.rng.chance(0.5) {
+                self.regions[region].quiet_until = self.at + 20 * SECOND;
             }
         }
     }

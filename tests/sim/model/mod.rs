@@ -124,6 +124,7 @@ impl Setup {
                 per: Span::from_nanos(self.window),
             });
         }
+        self.faults.stretch = rng.between(0, 3);
         self
     }
 }

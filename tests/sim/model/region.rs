@@ -35,6 +35,8 @@ pub struct Region {
     pub source: Source,
     pub process: Option<Process>,
     pub paused_until: u64,
+    /// Until when hardly anybody asks here.
+    pub quiet_until: u64,
     pub incarnations: u64,
 }
 
@@ -94,6 +96,7 @@ impl Region {
             source,
             process: None,
             paused_until: 0,
+            quiet_until: 0,
             incarnations: 0,
         }
     }
