@@ -18,12 +18,13 @@
 //!   a second. Refusals are never entries.
 //! - All is bounded: windows, charges, entries in flight per window, asks that wait for an answer.
 //!
-//! Files: `desk` (one window, and the plan), `serve` (what a window does next), `credit` (what comes back by
+//! Files: `desk` (one window, and the plan), `bucket` (the window of a bucket), `serve` (what a window does next), `credit` (what comes back by
 //! other entries, or before an epoch ends), `charges` (what is decided here and not in a region), `share` (by
 //! demand), `peers` (who lives, how far away), `leases` (until when units of buckets may be spent). Shown by
 //! `tests`
 //! (scenes) and `laws` (random schedules).
 
+mod bucket;
 mod charges;
 mod credit;
 mod desk;
@@ -80,8 +81,6 @@ pub const WINDOWS_MAX: usize = 400_000;
 pub const CHARGES_MAX: usize = 20_000;
 /// Most own entries of one window that are on their way; asks that come then wait for one of them.
 pub const ENTRIES_IN_FLIGHT_MAX: usize = 32;
-/// A bucket that no entry has opened keeps its name this long.
-const NAME_KEPT: Span = Span::from_seconds(10);
 /// Most windows that one [`Leader::tick`] looks at; the next goes on.
 pub const WINDOWS_PER_TICK: usize = 2_000;
 
@@ -477,39 +476,6 @@ impl Leader {
             self.desks.insert(place.clone(), desk);
         }
         Ok(place)
-    }
-
-    /// The window of a bucket: the one that the book knows, else the one that an entry on its way opens, else
-    /// one that begins now.
-    pub fn bucket_window(
-        &mut self,
-        now: Now,
-        book: &Book,
-        account: &Account,
-        quota: impl Into<Quota>,
-    ) -> Window {
-        if let Some(open) = book.windows(account).find(Window::is_endless) {
-            return open;
-        }
-        let from = Place {
-            account: account.clone(),
-            window: WindowId(i64::MIN),
-        };
-        let opening = self
-            .desks
-            .range(from..)
-            .take_while(|(place, _)| place.account == *account)
-            .map(|(_, desk)| desk)
-            .filter(|desk| !desk.was_in_book && now.log.since(desk.window.start) <= NAME_KEPT)
-            .map(|desk| desk.window)
-            .filter(Window::is_endless)
-            .last();
-        opening.unwrap_or_else(|| {
-            let window = Window::endless(now.log);
-            // Without a desk the window is named anew at the next call.
-            self.place(now, account, window, quota.into()).ok();
-            window
-        })
     }
 
     /// Forgets a desk that is done, and sets when to look at it again otherwise.

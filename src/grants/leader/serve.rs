@@ -355,6 +355,7 @@ impl Leader {
         };
         let in_debt = plan.is_in_debt() && desk.recall_at.is_none();
         if in_debt || (someone_waits && plan.free <= 0) {
+            self.open_empty_bucket(book, place, out);
             self.start_round(now, book, place, out);
         }
         if in_debt && let Some(desk) = self.desks.get_mut(place) {

@@ -100,7 +100,11 @@ impl World {
         if self.audit.emptied.contains(&counter) {
             return;
         }
-        self.schedule(self.at + SECOND / 2, Event::Empty(counter));
+        // Not while another one waits: each would keep from the other what it holds.
+        if self.at + 2 * SECOND >= self.ends + self.setup.faults.aftermath() {
+            return;
+        }
+        self.schedule(self.at + 2 * SECOND, Event::Empty(counter));
         let region = self.rng.between(0, self.regions.len() as u64) as usize;
         let (at, boot) = (self.at, self.clock(region).boot(self.at));
         let Some(process) = self.regions[region].process.as_mut() else {

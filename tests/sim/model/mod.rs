@@ -324,7 +324,7 @@ impl World {
         }
         if !world.setup.faults.is_calm() {
             for counter in world.setup.counters..world.setup.all_counters() {
-                world.schedule(ends + 7 * SECOND, Event::Empty(counter));
+                world.schedule(ends + 3 * SECOND, Event::Empty(counter));
             }
         }
         world.elect(0);

@@ -140,6 +140,43 @@ fn dry_lasts_until_a_unit_is_earned() {
 }
 
 #[test]
+fn a_bucket_that_begins_empty_is_opened_and_earns() {
+    let mut scene = Scene::new(1);
+    // All of the epoch before is held, and does not come back.
+    let out = scene.ask_bucket("a", 10, Totals::default(), None);
+    scene.apply_bucket(&out);
+    scene.wait_ms(100);
+    let (now, newer) = (scene.now, account(2));
+    let window = scene.leader.bucket_window(now, &scene.book, &newer, FLOW);
+    let ask = |scene: &mut Scene| {
+        let ask = Ask {
+            holder: holder("b"),
+            account: account(2),
+            at: Some(window.start),
+            need_to: 1,
+            want_to: 1,
+            demand: 1_000,
+            totals: Totals::default(),
+            sent_boot: scene.now.boot,
+        };
+        scene
+            .leader
+            .ask(scene.now, &scene.book, &ask, window, FLOW, &mut scene.out);
+        std::mem::take(&mut scene.out)
+    };
+    let out = ask(&mut scene);
+    let entries = proposed(&out);
+    assert_eq!((entries.len(), &entries[0].1.grants[..]), (1, &[][..]));
+    assert_eq!(proposed(&ask(&mut scene)), [], "one is on its way");
+    scene.apply_bucket(&out);
+    scene.wait_ms(999);
+    assert_eq!(proposed(&ask(&mut scene)), []);
+    scene.wait_ms(1);
+    let entries = proposed(&ask(&mut scene));
+    assert_eq!(entries[0].1.grants, [(holder("b"), 1)]);
+}
+
+#[test]
 fn totals_of_another_bucket_count_for_nothing() {
     let mut scene = Scene::new(1);
     let out = scene.ask_bucket("a", 4, Totals::default(), None);
