@@ -137,6 +137,7 @@ impl World {
         for _ in 0..faults.pauses {
             let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
             let lasts = self.rng.between(100 * MS, stretch * 8 * SECOND);
+            let lasts = lasts.min(self.ends - at);
             self.schedule(at, Event::Fault(Fault::Pause(region as usize, lasts)));
         }
         for _ in 0..faults.quotas {
