@@ -38,6 +38,7 @@ use model::World;
 use model::audit::Audit;
 use model::audit::percentile;
 use model::bucket::BucketAudit;
+use model::faults::Faults;
 use model::faulty;
 use model::traffic::STEADY;
 use model::traffic::Traffic;
@@ -69,6 +70,31 @@ fn with_buckets(seed: u64) -> Setup {
     faulty(seed).with_buckets()
 }
 
+/// Runs in which leases matter: a bucket is always empty, regions are cut off for longer than a lease with units
+/// that they hardly use.
+fn cut_off(seed: u64) -> Setup {
+    let mut setup = Setup::new(seed, 1_000, 3.0, Traffic::Balanced);
+    setup.window = 20 * SECOND;
+    setup.windows = 3;
+    setup.buckets = vec![Flow {
+        capacity: 1_000,
+        rate: 1_000,
+        per: Span::from_seconds(20),
+    }];
+    setup.faults = Faults {
+        weather: seed.is_multiple_of(2),
+        crashes: seed % 2,
+        leader_losses: seed % 3,
+        deposed_talk: true,
+        partitions: 3,
+        pauses: seed % 2,
+        clocks: true,
+        stretch: 2,
+        ..Faults::default()
+    };
+    setup
+}
+
 #[test]
 fn nothing_that_goes_wrong_breaks_a_promise() {
     let broken = broken(FOUND.into_iter().chain(1..=FIXED), faulty);
@@ -85,13 +111,20 @@ fn nor_with_buckets_beside_the_windows() {
 }
 
 #[test]
+fn nor_with_regions_that_are_cut_off_for_longer_than_a_lease() {
+    let broken = broken(1..=FIXED / 4, cut_off);
+    assert!(broken.is_empty(), "broken by seeds {broken:?}");
+}
+
+#[test]
 fn nor_on_seeds_that_were_never_tried() {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let first = since.unwrap_or(Duration::ZERO).as_nanos() as u64 & 0xffff_ffff;
     let seeds: Vec<u64> = (0..FRESH).map(|more| first + more * 7_919).collect();
     println!("fresh seeds {seeds:?}");
     let mut broken_by = broken(seeds.clone(), faulty);
-    broken_by.extend(broken(seeds, with_buckets));
+    broken_by.extend(broken(seeds.clone(), with_buckets));
+    broken_by.extend(broken(seeds.into_iter().take(3), cut_off));
     let broken = broken_by;
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
 }
@@ -103,10 +136,11 @@ fn replay() {
     let count =
         std::env::var("HIGHWATER_SIM_SEEDS").map_or(1, |count| count.parse().expect("a number"));
     if count > 1 {
-        replay_many(seed, count);
+        replay_many(seed, count, false);
+        replay_many(seed, count / 4, true);
         return;
     }
-    for setup in [faulty(seed), with_buckets(seed)] {
+    for setup in [faulty(seed), with_buckets(seed), cut_off(seed)] {
         println!("{setup:?}");
         let audit = run(setup);
         println!(
@@ -121,11 +155,16 @@ fn replay() {
 }
 
 /// So many seeds with buckets, and what they came to.
-fn replay_many(seed: u64, count: u64) {
+fn replay_many(seed: u64, count: u64, is_cut_off: bool) {
     let (mut broken, mut checks, mut windows, mut buckets, mut units) = (Vec::new(), 0, 0, 0, 0);
     let mut faults = std::collections::BTreeMap::<&str, u64>::new();
     for seed in seed..seed + count {
-        let Ok(audit) = catch_unwind(AssertUnwindSafe(|| run(with_buckets(seed)))) else {
+        let setup = if is_cut_off {
+            cut_off(seed)
+        } else {
+            with_buckets(seed)
+        };
+        let Ok(audit) = catch_unwind(AssertUnwindSafe(|| run(setup))) else {
             println!("broken by seed {seed}");
             broken.push(seed);
             continue;
