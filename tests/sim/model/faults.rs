@@ -127,9 +127,14 @@ impl World {
             let at = self.rng.between(from, to);
             self.schedule(at, Event::Fault(Fault::LoseLeader));
         }
+        let least = if faults.stretch > 1 {
+            12 * SECOND
+        } else {
+            200 * MS
+        };
         for _ in 0..faults.partitions {
             let at = self.rng.between(from, to);
-            let until = (at + self.rng.between(200 * MS, stretch * 10 * SECOND)).min(to);
+            let until = (at + self.rng.between(least, stretch * 10 * SECOND)).min(to);
             let cut = self.plan_cut();
             self.schedule(at, Event::Fault(Fault::Cut(cut)));
             self.schedule(until, Event::Fault(Fault::Heal));
@@ -242,7 +247,7 @@ impl World {
     fn quieten(&mut self) {
         for region in 0..self.regions.len() {
             if self.rng.chance(0.5) {
-                self.regions[region].quiet_until = self.at + 20 * SECOND;
+                self.regions[region].quiet_until = self.at + 30 * SECOND;
             }
         }
     }
