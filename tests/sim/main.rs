@@ -113,7 +113,7 @@ fn nor_with_buckets_beside_the_windows() {
 
 #[test]
 fn nor_with_regions_that_are_cut_off_for_longer_than_a_lease() {
-    let broken = broken(1..=FIXED / 4, cut_off);
+    let broken = broken(1..=FIXED / 12, cut_off);
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
 }
 
