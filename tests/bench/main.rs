@@ -9,6 +9,7 @@ mod http;
 mod ledger;
 mod load;
 mod storage;
+mod wire;
 
 /// The program's own allocator, for everything that is compared.
 #[global_allocator]
@@ -35,12 +36,13 @@ fn main() {
     let runs = |name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
     };
-    let benches: [(&str, Bench); 6] = [
+    let benches: [(&str, Bench); 7] = [
         ("http", http::against_bare),
         ("batch", http::batch_against_single),
         ("hot", http::hot_key_against_many),
         ("persistence", http::persistence_on_against_off),
         ("ledger", ledger::decisions),
+        ("wire", wire::entries),
         ("restart memory", storage::memory_and_restart),
     ];
     println!("| what | measured | wanted |\n|---|---|---|");
