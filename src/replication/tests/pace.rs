@@ -159,6 +159,20 @@ fn an_earlier_count_does_not_pay_for_a_later_one() {
 }
 
 #[test]
+fn an_older_failure_that_comes_later_holds_back_more() {
+    let (mut machine, peer) = caught_up();
+    let first = round(&mut machine, 1, &[1]);
+    let second = round(&mut machine, 2, &[2]);
+    let third = round(&mut machine, 3, &[1]);
+    machine.replied(&peer, second, ms(400));
+    machine.failed(&peer, third, ms(400));
+    assert_eq!(machine.acked_round(&peer), 0);
+    machine.failed(&peer, first, ms(400));
+    assert_eq!(machine.backlog_len(&peer), 1);
+    assert_eq!(machine.acked_round(&peer), 0);
+}
+
+#[test]
 fn backlog_that_was_written_before_a_round_does_not_pay_for_it() {
     let (mut machine, peer) = caught_up();
     let first = round(&mut machine, 1, &[1]);
