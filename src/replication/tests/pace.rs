@@ -287,6 +287,19 @@ fn the_word_that_all_was_told_is_repeated_until_it_arrives() {
 }
 
 #[test]
+fn the_word_of_an_older_process_does_not_undo_that_of_the_newer() {
+    let (mut machine, peer) = caught_up();
+    machine.told_everything(&peer, 2, ms(1));
+    machine.told_everything(&peer, 1, ms(2));
+    let actions = machine.peer_connected(&peer, 2, ms(3));
+    assert!(!machine.is_caught_up(&peer));
+    assert_eq!(actions.len(), 1, "{actions:?}");
+    let actions = machine.mark_all(&peer, 2, [], true, ms(4));
+    machine.replied(&peer, sends(&actions)[0], ms(5));
+    assert!(machine.is_caught_up(&peer));
+}
+
+#[test]
 fn what_is_on_its_way_is_bounded() {
     let (mut machine, peer) = caught_up();
     let mut sent = Vec::new();
