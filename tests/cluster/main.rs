@@ -16,6 +16,7 @@ mod counter;
 mod server;
 
 mod amounts;
+mod approximate;
 mod catalogue;
 mod failover;
 mod group;
