@@ -15,8 +15,8 @@
 //!
 //! `cargo test --test hammer` takes 8 s for each half. `HIGHWATER_HAMMER_SECONDS` (of each half),
 //! `HIGHWATER_HAMMER_KEYS` (200), `HIGHWATER_HAMMER_RATE` (checks a second in all, 2400),
-//! `HIGHWATER_HAMMER_REGIONS` (3; up to 5) and `HIGHWATER_HAMMER_SEED` change the run; all are printed. A window
-//! is half as long as each half, at most 15 s.
+//! `HIGHWATER_HAMMER_REGIONS` (3; up to 5), `HIGHWATER_HAMMER_WINDOW` (s; half of
+//! the seconds, at most 15) and `HIGHWATER_HAMMER_SEED` change the run; all are printed.
 
 #[allow(dead_code, reason = "another test's harness")]
 #[path = "../chaos/clock.rs"]
@@ -82,7 +82,7 @@ impl Plan {
         let rate = setting("HIGHWATER_HAMMER_RATE", 2_400);
         let regions = setting("HIGHWATER_HAMMER_REGIONS", 3).clamp(2, 5);
         let seed = setting("HIGHWATER_HAMMER_SEED", rand::random());
-        let window = (seconds / 2).min(15);
+        let window = setting("HIGHWATER_HAMMER_WINDOW", (seconds / 2).min(15)).max(1);
         let quota = (rate * window / keys / 2).max(1);
         println!(
             "HIGHWATER_HAMMER_SECONDS={seconds} HIGHWATER_HAMMER_KEYS={keys} HIGHWATER_HAMMER_RATE={rate} \
@@ -256,8 +256,8 @@ async fn fault(cluster: &Cluster, region: usize, fault: Value) {
     );
 }
 
-/// Kills a region, cuts off another, sets the clock of a third a second ahead, one after the other, each for
-/// a sixth of the time.
+/// Kills a region for 2 s, cuts off another for a quarter of the time, sets the clock of a third a second ahead for
+/// a sixth, one after the other.
 async fn make_trouble(plan: &Plan, cluster: &Cluster) -> Troubles {
     let clock = cluster.clock;
     let sixth = i64::try_from(plan.seconds * 1_000 / 6).expect("short");
@@ -275,7 +275,7 @@ async fn make_trouble(plan: &Plan, cluster: &Cluster) -> Troubles {
     pause(sixth / 2).await;
 
     let began = clock.now();
-    let cut = sixth.min(15_000).max(DETECTED_AFTER_MS + 500);
+    let cut = (sixth * 3 / 2).max(DETECTED_AFTER_MS + 500);
     let ttl = format!("{cut}ms");
     fault(cluster, 1, json!({ "kind": "partition", "ttl": ttl })).await;
     pause(cut).await;
@@ -283,7 +283,7 @@ async fn make_trouble(plan: &Plan, cluster: &Cluster) -> Troubles {
     println!("cut off for {cut} ms");
     pause(sixth / 2).await;
 
-    let ahead = sixth.min(15_000);
+    let ahead = sixth;
     let ttl = format!("{ahead}ms");
     let began = clock.now();
     let last = plan.regions - 1;
