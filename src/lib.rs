@@ -13,6 +13,7 @@
 //!                     │                                                          the answer (`sync`)
 //! strict, too little held:  region ─ Ask ─► leader ─ entry ─► log (majority's disks) ─► units arrive, the step again
 //! strict, decided one by one, keyed:  region ─► leader ─ entry ─► log ─► machine decides, everywhere alike
+//! changed counters ─► every 100 ms, or at once near a limit ─► peers ─► merged into their ledgers
 //! admin ─► catalogue change ─► leader ─ entry ─► log ─► machine ─► new immutable view in every region
 //! ```
 //!
@@ -46,6 +47,7 @@
 //! A check is read in two files: `http/check.rs` (what comes in and goes out) and `ledger/check.rs` (the
 //! atomic step). A strict check: `region/strict.rs` (the step over reservations) and `region/deciding.rs` (what
 //! waits). A limit's arithmetic is in `algorithm/`, what its fields mean in `catalogue/effective.rs`.
+//! An approximate one: `ledger/sharing.rs` (the share of what is left) and `region/exchange/` (counts out and in).
 //!
 //! # What must always be true, and what would fail if it were not
 //!
@@ -73,14 +75,18 @@
 //! 12. **An acknowledged entry is on the disks of a majority, and nothing is called undone that may have been
 //!     done.** `src/consensus/tests`, `tests/cluster`.
 //!
+//! 13. **Regions converge, and an acknowledgement never overtakes what it stands for**, under loss, repetition,
+//!     cuts and restarts. `src/replication/tests`, `tests/cluster`.
+//! 14. **No region alone passes an approximate limit on its own knowledge**, and one region alone can use all of
+//!     it. `src/ledger/sharing`, `tests/sim/approximate`.
+//!
 //! # What is deliberately absent
 //!
 //! - No clock but `region/clock.rs`, no randomness but `region/entropy.rs`.
 //! - No lock is held across a wait, and no check goes through a queue or another task.
 //! - No time supplied by callers, no expression language for limits, no home-made TLS.
 //! - No consensus of our own: openraft, behind [`consensus`].
-//! - Not yet: `approximate` limits, which are refused with a clear error. Counters of regional limits stay in
-//!   their region.
+//! - No write of peers' counts to disk: a region that starts is told them.
 
 pub mod admin;
 pub mod algorithm;

@@ -49,6 +49,11 @@ impl Leases {
             .fold(0, |held, lease| u64::saturating_add(held, lease.units))
     }
 
+    /// When each lease ends, and the units under it.
+    pub fn ends(&self) -> impl Iterator<Item = (Timestamp, u64)> {
+        self.0.iter().map(|lease| (lease.expires_at, lease.units))
+    }
+
     /// When the last lease ends.
     pub fn last_end(&self) -> Option<Timestamp> {
         self.0.iter().map(|lease| lease.expires_at).max()

@@ -44,11 +44,6 @@ const UNLIMITED_WINDOW: Span = Span::from_seconds(86_400);
 /// How long a concurrency slot is held when nobody says otherwise.
 const DEFAULT_TTL: Span = Span::from_seconds(60);
 
-/// What this build can decide.
-fn is_available(algorithm: Option<Algorithm>, mode: Mode) -> bool {
-    !(algorithm == Some(Algorithm::Concurrency) && mode == Mode::Approximate)
-}
-
 /// Where a field of an effective limit was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
@@ -441,13 +436,6 @@ impl Judge<'_> {
                 self.fault(Field::Mode, message);
                 return;
             }
-        }
-        if !is_available(algorithm, mode) {
-            let name = field::mode_name(mode);
-            let message = format!(
-                "\"{name}\" concurrency is not available in this build; write \"regional\" or \"strict\""
-            );
-            self.fault(Field::Mode, message);
         }
         for of in [Field::OnPartition, Field::Split] {
             if of.is_in(spec) && mode != Mode::Approximate {

@@ -188,7 +188,12 @@ impl Ledger {
         for (index, item) in request.items.iter().enumerate() {
             let room = self.reserve(&mut candidates, index, &mut guards, request);
             let candidate = &mut candidates[index];
-            let counter = prepared(candidate, &mut guards, item, request.now);
+            let mut counter = prepared(candidate, &mut guards, item, request.now);
+            if item.limit.mode == Mode::Approximate
+                && let Some(ended) = counter.as_mut().and_then(|counter| counter.take_ended())
+            {
+                self.note_ended(ended);
+            }
             let (told, admitted) = match request.word(index) {
                 Word::Decided(told) if room && !request.store_failed => (told, false),
                 word => {

@@ -9,9 +9,11 @@
 //! is ever opened again with a zero count.
 
 mod afar;
+mod drawn;
 mod give;
 mod persist;
 mod prepare;
+mod slices;
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -301,7 +303,7 @@ impl Counter {
                 log.admission(*quota, *window, asked, held)
             }
             (Rule::Concurrency { quota, .. }, State::Leases(leases)) => {
-                leases.admission(*quota, asked, held)
+                self.lease_admission(leases, *quota, asked, held)
             }
             (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, State::Bucket(level)) => {
                 flow(rule).map_or(Admission::Never, |flow| level.admission(&flow, asked))
@@ -332,7 +334,9 @@ impl Counter {
             (Rule::SlidingLog { quota, window }, State::Log(log)) => {
                 log.standing(*quota, *window, held)
             }
-            (Rule::Concurrency { quota, .. }, State::Leases(leases)) => leases.standing(*quota),
+            (Rule::Concurrency { quota, .. }, State::Leases(leases)) => {
+                self.lease_standing(leases, *quota)
+            }
             (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, State::Bucket(level)) => {
                 flow(rule).map_or_else(Standing::default, |flow| level.standing(&flow))
             }
@@ -410,9 +414,10 @@ impl Counter {
     /// when all was given back: were it dropped and made again, its slot would begin below what the disk has
     /// seen of it, and the next charges would be lost in the join.
     pub fn note_life(&mut self, rule: &Rule, standing: &Standing, now: Timestamp) {
+        self.tell_leases(rule);
         let start = Timestamp::from_nanos(self.windows[0].id.0);
         self.dead_at = match (rule, &self.state) {
-            (_, State::Leases(leases)) => leases.last_end().unwrap_or(now),
+            (_, State::Leases(leases)) => self.last_lease_end(leases).unwrap_or(now),
             (_, State::Calendar { end, .. }) => *end,
             (Rule::SlidingLog { window, .. }, State::Log(log)) => {
                 log.newest().map_or(now, |newest| newest.plus(*window))

@@ -4,6 +4,7 @@
 //! clock, and what it says of this process itself is not news. Counters that were never seen here are kept.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockReadGuard;
 
@@ -64,6 +65,8 @@ pub struct News<'a> {
     pub epoch: u64,
     /// From here on it can change no decision.
     pub dead_at: Timestamp,
+    /// What is new in it was charged after this.
+    pub since: Timestamp,
 }
 
 /// What came of a peer's word.
@@ -90,6 +93,18 @@ impl Ledger {
     /// Says how it stands with the other regions.
     pub fn set_mesh(&self, mesh: Mesh) {
         self.mesh.store(Arc::new(mesh));
+    }
+
+    pub(super) fn note_ended(&self, (overshoot, quota): (u64, u64)) {
+        self.ended[0].fetch_add(overshoot, Ordering::Relaxed);
+        self.ended[1].fetch_add(quota, Ordering::Relaxed);
+    }
+
+    /// Of the shared windows that were seen to end since the start: units that all regions admitted beyond their
+    /// quotas, as far as is known here, and the sum of these quotas.
+    pub fn ended_windows(&self) -> (u64, u64) {
+        let of = |place: usize| self.ended[place].load(Ordering::Relaxed);
+        (of(0), of(1))
     }
 
     /// How it stands with the other regions, as last told.
@@ -132,6 +147,14 @@ impl Ledger {
             }
             None => false,
         }
+    }
+
+    /// Shows every counter of one shard.
+    pub fn visit(&self, shard: usize, mut each: impl FnMut(Reference, &Name, &Counter)) {
+        let shard = shard % SHARDS;
+        self.shards[shard].lock().visit(|place, name, counter| {
+            each(Reference::new(shard, place), name, counter);
+        });
     }
 
     /// References to all counters of one shard.
@@ -192,7 +215,7 @@ impl Ledger {
             if is_too_far_ahead(window, news.dead_at, now) {
                 heard = Heard::TooFarAhead;
             } else if slot.actor != own {
-                counter.hear(window, slot);
+                counter.hear(window, slot, news.since);
             }
         }
         if heard == Heard::Kept {

@@ -14,7 +14,6 @@ use crate::ledger::check::Item;
 use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
 use crate::ledger::counter::Counter;
-use crate::usage::actor::Site;
 
 impl Ledger {
     /// How `item` stands, without its cost and without judging it.
@@ -53,31 +52,16 @@ impl Ledger {
             return BTreeMap::new();
         }
         entry.counter.prepare(&item.limit.rule, now);
-        let own = &self.actors.own_actor().region;
-        let used = if item.limit.mode == Mode::Approximate {
-            entry.counter.window().home()
+        let own = self.actors.own_actor().region.clone();
+        let home = if item.limit.mode == Mode::Approximate {
+            entry.counter.use_at_home()
         } else {
             entry.counter.standing(&item.limit.rule, now).used
         };
-        let mut by_region = BTreeMap::from([(own.clone(), used)]);
         let roster = self.roster.read();
-        let mut away: BTreeMap<RegionName, i128> = BTreeMap::new();
-        for slot in entry
-            .counter
-            .window()
-            .others()
-            .iter()
-            .filter(|slot| slot.site != Site::HOME)
-        {
-            if let Some(region) = roster.region(slot.site) {
-                *away.entry(region.clone()).or_default() += i128::from(slot.p) - i128::from(slot.n);
-            }
-        }
-        by_region.extend(
-            away.into_iter()
-                .map(|(region, net)| (region, u64::try_from(net.max(0)).unwrap_or(u64::MAX))),
-        );
-        by_region
+        let away = entry.counter.use_by_site().into_iter();
+        let away = away.filter_map(|(site, used)| Some((roster.region(site)?.clone(), used)));
+        std::iter::once((own, home)).chain(away).collect()
     }
 
     /// Turns the outcome of a look into that of the window which contains `at`: the running one, or of fixed

@@ -102,6 +102,8 @@ pub struct Ledger {
     roster: RwLock<Roster>,
     urgent: Mutex<Vec<Reference>>,
     mesh: ArcSwap<Mesh>,
+    /// Of shared windows that ended: units beyond the quotas, and the quotas.
+    ended: [AtomicU64; 2],
     start: u32,
     sweep_next: AtomicU32,
 }
@@ -127,6 +129,7 @@ impl Ledger {
             roster: RwLock::new(Roster::new(actors.clone())),
             urgent: Mutex::default(),
             mesh: ArcSwap::default(),
+            ended: [AtomicU64::new(0), AtomicU64::new(0)],
             actors,
             start,
             sweep_next: AtomicU32::new(0),

@@ -106,6 +106,13 @@ pub struct Shard {
     horizon: Timestamp,
 }
 
+/// The cells of a chunk, those that were never used included.
+fn chunk_cells(chunk: &Vec<Option<Entry>>) -> impl Iterator<Item = Option<&Entry>> {
+    let unused = CHUNK - chunk.len();
+    let used = chunk.iter().map(Option::as_ref);
+    used.chain(std::iter::repeat_n(None, unused))
+}
+
 const fn spread(hash: u32) -> u64 {
     // The table takes its control byte from the top and its position from the bottom.
     (hash as u64) << 32 | hash as u64
@@ -285,6 +292,15 @@ impl Shard {
     pub fn at(&mut self, place: u32) -> Option<(&Name, &mut Counter)> {
         self.cell_mut(place)
             .map(|entry| (&entry.name, &mut entry.counter))
+    }
+
+    /// Shows every counter and its place.
+    pub fn visit(&self, mut each: impl FnMut(u32, &Name, &Counter)) {
+        for (place, cell) in (0..).zip(self.chunks.iter().flat_map(chunk_cells)) {
+            if let Some(entry) = cell {
+                each(place, &entry.name, &entry.counter);
+            }
+        }
     }
 
     /// Places where a counter stands.

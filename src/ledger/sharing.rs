@@ -93,6 +93,10 @@ pub enum Shared {
     Minority,
 }
 
+const NOTHING_LEFT: Shared = Shared::Refused {
+    retry_after: Span::MAX,
+};
+
 /// Units kept for regions that are cut off, for the running window.
 #[derive(Clone, Debug, Default)]
 struct Reserves {
@@ -228,17 +232,20 @@ impl Sharing {
     pub fn judge(&mut self, at: &Position<'_>, units: u64) -> Shared {
         let wanted = at.own.saturating_add(units);
         let is_fresh = !self.is_stale && ticks(at.boot).wrapping_sub(self.judged_at) < JUDGED_FOR;
-        if is_fresh && wanted <= self.cap && units <= at.remaining {
-            return Shared::Granted;
+        if is_fresh && !self.is_minority {
+            if units > at.remaining {
+                return NOTHING_LEFT;
+            }
+            if wanted <= self.cap {
+                return Shared::Granted;
+            }
         }
         self.look(at, units);
         if self.is_minority {
             return Shared::Minority;
         }
         if units > at.remaining {
-            return Shared::Refused {
-                retry_after: Span::MAX,
-            };
+            return NOTHING_LEFT;
         }
         if wanted <= self.cap {
             return Shared::Granted;
@@ -335,16 +342,21 @@ impl Sharing {
             weights.iter_mut().for_each(|weight| *weight = 0);
             self.is_near = true;
         }
+        // Asked for each time: the ring keeps up with what is acknowledged.
         let known = if reachable == 1 {
             at.own
         } else {
             self.ring.known(acked).min(at.own)
         };
+        self.cap = at.own.saturating_add(free);
+        if units <= free {
+            return;
+        }
         let base = left.saturating_add(at.own - known);
         // Calls of several units are dealt out whole, or small parts would never come to one.
         let each = units.max(1);
         let share = each * allotted(base / each, &weights, own_place);
-        self.cap = (at.own.saturating_add(free)).max(known.saturating_add(share));
+        self.cap = self.cap.max(known.saturating_add(share));
     }
 
     fn wanted(&self, boot: Span, site: Site) -> Wanted {

@@ -123,10 +123,7 @@ impl Handler for Served {
                     .boxed(),
                 )
             }
-            Service::Usage => {
-                let reply = region.hear_frame(from, &body)?;
-                Some(async move { reply }.boxed())
-            }
+            Service::Usage => region.hear_usage(from, body),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! This region among the others: who it is, where they are, and how it stands with them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::consensus::Consensus;
 use crate::domain::time::Span;
@@ -17,6 +18,7 @@ use crate::region::entropy;
 use crate::region::state::Region;
 use crate::telemetry::metrics::ClusterReading;
 use crate::telemetry::peers::PeerReading;
+use crate::telemetry::usage::UsageTotals;
 
 /// Who this region is, as its directory knows it.
 fn identity(region: &Region, config: &Config) -> Identity {
@@ -59,6 +61,20 @@ impl Region {
     /// The age of the oldest report of a peer: what an answer of an approximate limit rests on.
     pub fn staleness(&self) -> Span {
         self.exchange.sight.staleness(self.clock.boot())
+    }
+
+    /// Brings the metrics of the exchange of counts up to date.
+    pub fn measure_usage(&self) {
+        let (overshoot_units, ended_units) = self.ledger.ended_windows();
+        let totals = UsageTotals {
+            repaired: self.exchange.repaired.load(Ordering::Relaxed),
+            refused: self.exchange.refused.load(Ordering::Relaxed),
+            overshoot_units,
+            ended_units,
+        };
+        self.metrics
+            .usage
+            .show(&self.exchange.sight.readings(), &totals);
     }
 
     /// How this region stands in the cluster, for metrics.

@@ -449,6 +449,7 @@ impl Region {
             .set(i64::try_from(self.view().version()).unwrap_or(i64::MAX));
         metrics.set_clock_steps_back(self.clock.steps_followed_back());
         self.measure_peers();
+        self.measure_usage();
         metrics.show_cluster(&self.cluster_reading());
         let refused = self.ledger.refused_keys();
         let told = self.refused_keys_told.swap(refused, Ordering::Relaxed);

@@ -29,6 +29,7 @@ use crate::telemetry::meters::MODES;
 use crate::telemetry::meters::mode_index;
 use crate::telemetry::meters::mode_label;
 use crate::telemetry::peers::PeerMeters;
+use crate::telemetry::usage::UsageMeters;
 
 #[cfg(test)]
 mod tests;
@@ -67,6 +68,38 @@ const LIVE_COUNTERS: Name = Name("highwater_live_counters", "Counters in memory"
 const REFUSED_NEW_KEYS: Name = Name(
     "highwater_refused_new_keys",
     "Checks of a new key at a bound of memory, decided by on_unavailable",
+);
+const USAGE_LAG: Name = Name(
+    "highwater_usage_lag_seconds",
+    "Age of the oldest counts that a peer has not acknowledged",
+);
+const USAGE_BACKLOG: Name = Name(
+    "highwater_usage_backlog_counters",
+    "Counters that wait to be told to a peer",
+);
+const USAGE_FRAMES: Name = Name(
+    "highwater_usage_frames_acknowledged",
+    "Frames of counts that a peer has merged",
+);
+const USAGE_CAUGHT_UP: Name = Name(
+    "highwater_usage_caught_up",
+    "1 when a peer and this region have told each other everything since they started, else 0",
+);
+const USAGE_REPAIRED: Name = Name(
+    "highwater_usage_repaired_counters",
+    "Counters that a comparison with a peer found to differ",
+);
+const USAGE_REFUSED: Name = Name(
+    "highwater_usage_refused",
+    "Words of peers about counts that were not taken: garbage, too far ahead, no room",
+);
+const OVERSHOOT_UNITS: Name = Name(
+    "highwater_approximate_overshoot_units",
+    "Units that approximate windows had admitted beyond their quota when they ended",
+);
+const ENDED_UNITS: Name = Name(
+    "highwater_approximate_ended_units",
+    "Quotas of the approximate windows that were seen to end",
 );
 const OPEN_HOLDS: Name = Name(
     "highwater_open_holds",
@@ -266,6 +299,8 @@ pub struct Metrics {
     errors: Family<StageLabels, Counter>,
     degraded: [Counter; 3],
     cut_off: [Counter; 3],
+    /// The exchange of counts with other regions.
+    pub usage: UsageMeters,
     /// Commits of the log file.
     pub log_commit_duration: Histogram,
     /// Commits of the counter file.
@@ -349,6 +384,7 @@ impl Metrics {
             catalogue_version: register(r, CATALOGUE_VERSION, Gauge::default()),
             clock_steps_back: register(r, CLOCK_STEPS_BACK, Counter::default()),
             unlogged_refusals: register(r, UNLOGGED_REFUSALS, Counter::default()),
+            usage: usage_meters(r),
             peers: peer_meters(r),
             cluster: cluster_meters(r),
             strict_decided: strict_decided(r),
@@ -454,6 +490,20 @@ fn peer_meters(r: &mut Registry) -> PeerMeters {
         refused: register(r, PEER_REFUSED, Family::default()),
         shown: Mutex::default(),
         known: Mutex::default(),
+    }
+}
+
+fn usage_meters(r: &mut Registry) -> UsageMeters {
+    UsageMeters {
+        lag: register(r, USAGE_LAG, Family::default()),
+        backlog: register(r, USAGE_BACKLOG, Family::default()),
+        frames: register(r, USAGE_FRAMES, Family::default()),
+        caught_up: register(r, USAGE_CAUGHT_UP, Family::default()),
+        repaired: register(r, USAGE_REPAIRED, Counter::default()),
+        refused: register(r, USAGE_REFUSED, Counter::default()),
+        overshoot_units: register(r, OVERSHOOT_UNITS, Counter::default()),
+        ended_units: register(r, ENDED_UNITS, Counter::default()),
+        ..UsageMeters::default()
     }
 }
 

@@ -4,6 +4,7 @@
 //! - [`meters`]: the counters that the hot path adds to.
 //! - [`histogram`]: a latency histogram of plain atomics.
 //! - [`peers`]: the metrics of links to other regions.
+//! - [`usage`]: the metrics of the exchange of counts.
 //! - [`logs`]: how log lines are written, and where to.
 //! - [`refusal`]: the log of refused checks, at a bounded rate.
 //!
@@ -15,3 +16,4 @@ pub mod meters;
 pub mod metrics;
 pub mod peers;
 pub mod refusal;
+pub mod usage;

@@ -2,14 +2,18 @@
 //! regions 20 to 120 ms apart, a round every 100 ms, windows of 60 s.
 //!
 //! `cargo bench --bench approximate` prints how far a quota is passed and how much of it stays unused, by
-//! quota, by number of regions, over partitions and in sudden bursts; `-- quotas`, `-- regions`, `-- cuts` or
-//! `-- bursts` one of them alone, `-- kinds 100` a quota by load and kind of traffic.
+//! quota, by number of regions, by units a call, over partitions and in sudden bursts, and what a judgement
+//! takes; `-- quotas`, `-- regions`, `-- costs`, `-- cuts`, `-- bursts` or `-- speed` one of them alone,
+//! `-- kinds 100` a quota by load and kind of traffic.
 
 #[path = "../sim/approximate/mod.rs"]
 mod approximate;
 #[allow(dead_code, reason = "most of it is about strict limits")]
 #[path = "../sim/model/mod.rs"]
 mod model;
+
+use std::hint::black_box;
+use std::time::Instant;
 
 use approximate::Cut;
 use approximate::Setup;
@@ -18,6 +22,13 @@ use approximate::sharing::Model;
 use approximate::table::Row;
 use highwater::domain::limit::OnPartition;
 use highwater::domain::limit::Split;
+use highwater::domain::time::Span;
+use highwater::ledger::mesh::Mesh;
+use highwater::ledger::mesh::Peer;
+use highwater::ledger::sharing::Position;
+use highwater::ledger::sharing::Shared;
+use highwater::ledger::sharing::Sharing;
+use highwater::usage::actor::Site;
 use model::SECOND;
 use model::traffic::STEADY;
 use model::traffic::Traffic;
@@ -72,6 +83,26 @@ fn regions() {
             let loads = [1.2, 5.0, 20.0];
             let row = steady(quota, regions, Split::Adaptive, &loads, 4, &STEADY);
             row.print(&format!("{regions}, {quota}"));
+        }
+    }
+}
+
+fn costs() {
+    println!("\n| Q, units a call, split | {}", Row::HEAD);
+    for (quota, cost) in [(1_000, 7), (1_000, 50), (10_000, 300)] {
+        for split in [Split::None, Split::Adaptive, Split::Equal] {
+            let mut row = Row::default();
+            for load in LOADS {
+                for traffic in STEADY {
+                    for seed in 0..4 {
+                        let mut setup = Setup::new(seed, 5, quota, load, traffic);
+                        setup.split = split;
+                        setup.cost = cost;
+                        row.add(&run(setup));
+                    }
+                }
+            }
+            row.print(&format!("{quota}, {cost}, {split:?}"));
         }
     }
 }
@@ -147,6 +178,62 @@ fn bursts() {
     }
 }
 
+/// Nanoseconds that a judgement takes with so many peers: by one comparison, by a look at everything, and
+/// refusals.
+fn speed(peers: u8) {
+    const TURNS: u64 = 2_000_000;
+    let mesh = Mesh {
+        peers: (1..=peers)
+            .map(|site| Peer {
+                site: Site(site),
+                heard: Span::ZERO,
+                is_reachable: true,
+                acked_round: 0,
+                latency: Span::from_ms(40),
+            })
+            .collect(),
+        regions: peers + 1,
+        order: 0,
+    };
+    let time = |name: &str, step_nanos: u64, remaining: u64| {
+        let mut sharing = Sharing::new(Span::ZERO);
+        sharing.attempt(Span::ZERO, 5_000);
+        let gossip = sharing.gossip(Span::ZERO);
+        for site in 1..=peers {
+            sharing.hear(Span::ZERO, Site(site), gossip);
+        }
+        let begun = Instant::now();
+        let mut granted = 0;
+        for turn in 0..TURNS {
+            let boot = Span::from_nanos(turn * step_nanos);
+            let at = Position {
+                boot,
+                mesh: &mesh,
+                own: black_box(10),
+                remaining: black_box(remaining),
+                quota: 1_000_000,
+                split: Split::Adaptive,
+                on_partition: OnPartition::Share,
+                bucket: None,
+            };
+            sharing.attempt(boot, 1);
+            if step_nanos > 1_000_000 && turn.is_multiple_of(8) {
+                for peer in &mesh.peers {
+                    sharing.hear(boot, peer.site, gossip);
+                }
+            }
+            granted += u64::from(sharing.judge(&at, 1) == Shared::Granted);
+            granted += u64::from(sharing.wants_push(&at));
+        }
+        let nanos = begun.elapsed().as_nanos() as f64 / TURNS as f64;
+        println!("{peers} peers, {name}: {nanos:.1} ns, {granted} granted or pushed");
+    };
+    time("one comparison", 1_000, 900_000);
+    time("everything", 12_000_000, 900_000);
+    time("a share used up", 1_000, 2);
+    time("spent", 1_000, 0);
+}
+
 fn main() {
     // `cargo bench` adds a flag of its own.
     let arguments: Vec<String> = std::env::args()
@@ -157,14 +244,18 @@ fn main() {
     match arguments.first().map(String::as_str) {
         Some("quotas") => quotas(number.unwrap_or(100_000)),
         Some("regions") => regions(),
+        Some("costs") => costs(),
         Some("kinds") => kinds(number.unwrap_or(10)),
         Some("cuts") => cuts(),
         Some("bursts") => bursts(),
+        Some("speed") => [2, 9].into_iter().for_each(speed),
         _ => {
             quotas(100_000);
             regions();
+            costs();
             cuts();
             bursts();
+            [2, 9].into_iter().for_each(speed);
         }
     }
 }

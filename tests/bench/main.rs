@@ -5,6 +5,7 @@
 //!
 //! Rows can be picked by name: `cargo bench --bench region -- ledger restart`.
 
+mod exchange;
 mod http;
 mod ledger;
 mod load;
@@ -35,12 +36,13 @@ fn main() {
     let runs = |name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
     };
-    let benches: [(&str, Bench); 6] = [
+    let benches: [(&str, Bench); 7] = [
         ("http", http::against_bare),
         ("batch", http::batch_against_single),
         ("hot", http::hot_key_against_many),
         ("persistence", http::persistence_on_against_off),
         ("ledger", ledger::decisions),
+        ("exchange", exchange::telling_and_hearing),
         ("restart memory", storage::memory_and_restart),
     ];
     println!("| what | measured | wanted |\n|---|---|---|");

@@ -7,6 +7,8 @@
 
 #[path = "links.rs"]
 mod links;
+#[path = "replication.rs"]
+mod replication;
 
 use std::collections::BTreeMap;
 
@@ -147,6 +149,11 @@ pub const TARGETS: &[Target] = &[
         name: "link",
         run: links::link,
         samples: links::links,
+    },
+    Target {
+        name: "replication",
+        run: replication::frame,
+        samples: replication::frames,
     },
 ];
 

@@ -20,10 +20,11 @@
 //! failed are kept in [`FOUND`]. [`raft`] runs the real log with the real machine below it in the same way.
 //! `cargo bench --bench strict` prints the tables.
 //!
-//! [`approximate`] does the same for approximate limits, where figures count instead of promises;
+//! [`approximate`] simulates approximate limits, where figures count instead of promises ([`figures`]);
 //! `cargo bench --bench approximate` prints its tables.
 
 mod approximate;
+mod figures;
 mod model;
 mod raft;
 

@@ -34,16 +34,23 @@ use crate::catalogue::view::LimitView;
 use crate::catalogue::view::Slot;
 use crate::catalogue::view::TenantView;
 use crate::domain::limit::Limit;
+use crate::domain::limit::Mode;
 use crate::domain::limit::Rule;
 use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
 use crate::domain::name::TenantName;
+use crate::domain::time::NANOS_PER_MS;
+use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 
 mod tenant;
 
 /// Calls that a sliding log may hold without a word about memory.
 const SLIDING_LOG_QUIET: u64 = 100_000;
+/// An approximate window is warned about when it is shorter than 20 intervals of telling.
+const SHORT_WINDOW: Span = Span::from_seconds(2);
+/// How long a charge is unknown to regions 50 ms away: that time and half an interval.
+const UNKNOWN_FOR: Span = Span::from_ms(100);
 
 /// How epochs come about.
 #[derive(Clone, Copy, Debug)]
@@ -446,6 +453,7 @@ impl<'a> Rebuild<'a> {
     }
 
     fn warn(&mut self, layers: &Layers<'_>, limit: &Limit) {
+        self.warn_of_short_window(layers, limit);
         let quota = limit.rule.quota();
         if let Rule::SlidingLog { .. } = limit.rule
             && quota > SLIDING_LOG_QUIET
@@ -457,6 +465,33 @@ impl<'a> Rebuild<'a> {
                  key at some 32 bytes each; sliding_window needs no more than two counters"
             ));
         }
+    }
+
+    /// A window that is short against the time in which regions hear of each other is shared badly.
+    fn warn_of_short_window(&mut self, layers: &Layers<'_>, limit: &Limit) {
+        let regions = u64::from(self.catalogue.regions);
+        let window = match limit.rule {
+            Rule::FixedWindow { window, .. } | Rule::SlidingWindow { window, .. } => window,
+            _ => return,
+        };
+        if limit.mode != Mode::Approximate || window >= SHORT_WINDOW || regions < 2 {
+            return;
+        }
+        // (1 − Σp²)·D·(L + G/2) with even traffic at twice the limit, L = 50 ms, G = 100 ms.
+        let quota = u128::from(limit.rule.quota());
+        let unknown_ns = u128::from(2 * UNKNOWN_FOR.as_nanos());
+        let expected = quota * unknown_ns * u128::from(regions - 1)
+            / u128::from(regions)
+            / u128::from(window.as_nanos().max(1));
+        let layer = layers.merge().origin_of(Field::Window);
+        let path = layers.path(layer.unwrap_or(Layer::Base));
+        self.warning(format!(
+            "{path}: a window of {} ms is short for an approximate limit: regions hear of each other every 100 ms. \
+             Units that may pass beyond the quota: (1 - sum of p^2) * D * (L + 50 ms), with p the share of traffic of \
+             each region, D the demand and L the time to another region; for {regions} regions 50 ms apart with even \
+             traffic at twice the limit up to {expected}",
+            window.as_nanos() / NANOS_PER_MS
+        ));
     }
 
     fn warning(&mut self, text: String) {

@@ -6,7 +6,6 @@ use super::Fixture;
 use super::fault;
 use super::limit;
 use super::tenant;
-use crate::catalogue::change::Refused;
 use crate::catalogue::document;
 use crate::catalogue::path::FieldPath;
 use crate::domain::limit::Algorithm;

@@ -331,11 +331,7 @@ fn every_mode_that_an_algorithm_has_is_taken() {
     for mode in ["regional", "approximate", "strict"] {
         accepts(&json!({ "algorithm": "fixed_window", "quota": 1, "window": "1s", "mode": mode }));
     }
-    refuses(
-        &json!({ "algorithm": "concurrency", "quota": 1, "mode": "approximate" }),
-        "limits.api.mode",
-        "not available in this build",
-    );
+    accepts(&json!({ "algorithm": "concurrency", "quota": 1, "mode": "approximate" }));
 }
 
 #[test]
@@ -559,4 +555,27 @@ fn a_big_sliding_log_is_accepted_with_a_word_about_memory() {
             .warnings
             .is_empty()
     );
+}
+
+#[test]
+fn a_window_too_short_to_be_shared_well_is_accepted_with_the_expected_error() {
+    let mut fixture = Fixture::empty();
+    let window = |window: &str| json!({ "algorithm": "fixed_window", "quota": 1_000, "window": window, "mode": "approximate" });
+    let mut warnings = |spec| {
+        let applied = fixture.put_limit("api", &spec).expect("accepted");
+        applied.warnings
+    };
+    assert!(warnings(window("1s")).is_empty(), "one region knows all");
+    fixture.catalogue.set_regions(3);
+    let applied = fixture
+        .put_limit("api", &window("900ms"))
+        .expect("accepted");
+    // (1 − 1/3)·D·(50 ms + 50 ms) with D = 2 · 1000 in 900 ms.
+    assert!(
+        applied.warnings[0].contains("even traffic at twice the limit up to 148"),
+        "{:?}",
+        applied.warnings
+    );
+    let quiet = fixture.put_limit("api", &window("2s")).expect("accepted");
+    assert!(quiet.warnings.is_empty(), "{:?}", quiet.warnings);
 }

@@ -7,8 +7,6 @@ use serde::Deserialize;
 use serde::Serialize;
 use smallvec::SmallVec;
 
-use crate::algorithm::bucket::Flow;
-use crate::algorithm::bucket::Level;
 use crate::domain::limit::Limit;
 use crate::domain::limit::Split;
 use crate::domain::time::Span;
@@ -16,7 +14,10 @@ use crate::domain::time::Timestamp;
 use crate::domain::time::WindowId;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::State;
+use crate::ledger::counter::drawn::Drawn;
 use crate::ledger::counter::flow;
+use crate::ledger::counter::slices::Slices;
+use crate::ledger::counter::slices::is_slice;
 use crate::ledger::mesh::Mesh;
 use crate::ledger::sharing::Gossip;
 use crate::ledger::sharing::Position;
@@ -36,12 +37,16 @@ const AHEAD_MAX: usize = 2;
 pub(super) struct Afar {
     /// Windows that peers have entered and this region has not.
     ahead: SmallVec<[WindowUse; 1]>,
-    /// Units of a bucket that were drawn elsewhere and are not in its level yet; below zero: given back.
-    drawn: i128,
+    /// What was drawn from a bucket elsewhere.
+    pub(super) drawn: Drawn,
+    /// Units of a concurrency limit that are held, by when they end.
+    pub(super) slices: Slices,
     /// How this region shares the limit with the others.
     sharing: Option<Sharing>,
     /// When peers were last told of this counter, by boot time.
     told_at: Span,
+    /// A window has ended since this was last taken: what it admitted beyond its quota, and the quota.
+    ended: Option<(u64, u64)>,
 }
 
 /// Refused demand is told this often.
@@ -86,6 +91,8 @@ pub enum Told {
     ChangedWithAll,
     /// All of them, with all slots.
     Everything,
+    /// Those that are not over, with all slots.
+    Current,
 }
 
 impl Counter {
@@ -120,12 +127,18 @@ impl Counter {
         mut each: impl FnMut(WindowId, &[Slot]),
     ) {
         let mut slots: SmallVec<[Slot; 8]> = SmallVec::new();
-        let wanted = |place: usize| told == Told::Everything || unsent.has(place);
+        let wanted = |place: usize| match told {
+            Told::Everything => true,
+            Told::Current => place == 0,
+            Told::Changed | Told::ChangedWithAll => unsent.has(place),
+        };
         let windows = self.windows.iter().enumerate();
         let windows = windows.filter(|(place, _)| wanted(*place));
         let ahead = self.afar.iter().flat_map(|afar| &afar.ahead);
-        let ahead = ahead.filter(|_| told == Told::Everything);
-        for window in windows.map(|(_, window)| window).chain(ahead) {
+        let ahead = ahead.filter(|_| matches!(told, Told::Everything | Told::Current));
+        let slices = self.afar.iter().flat_map(|afar| afar.slices.iter());
+        let windows = windows.map(|(_, window)| window).chain(ahead);
+        for window in windows.chain(slices) {
             slots.clear();
             let (p, n) = window.own();
             if p > 0 || n > 0 {
@@ -145,16 +158,19 @@ impl Counter {
         }
     }
 
-    /// Joins what a peer told of one slot in one window; what is known of this process itself is not asked for.
-    /// Says what was news.
-    pub fn hear(&mut self, id: WindowId, slot: Slot) -> Raise {
+    /// Joins what a peer told of one slot in one window; it was charged after `since`. What is known of this process
+    /// itself is not asked for. Says what was news.
+    pub fn hear(&mut self, id: WindowId, slot: Slot, since: Timestamp) -> Raise {
+        if is_slice(id) {
+            return self.afar_mut().slices.hear(id, slot);
+        }
         let Some(window) = self.window_heard_of(id) else {
             return Raise::default();
         };
         let raise = window.merge_slot(slot);
         let counts = self.is_shared || slot.site == Site::HOME;
         if counts && !raise.is_zero() && matches!(self.state, State::Bucket(_)) {
-            self.afar_mut().drawn += i128::from(raise.p) - i128::from(raise.n);
+            self.afar_mut().drawn.hear(raise, since);
         }
         raise
     }
@@ -215,7 +231,7 @@ impl Counter {
         Position {
             boot,
             mesh,
-            own: self.windows[0].home(),
+            own: self.use_at_home(),
             remaining,
             quota: limit.rule.quota(),
             split: if is_small { Split::None } else { limit.split },
@@ -224,15 +240,36 @@ impl Counter {
         }
     }
 
+    /// Units that each other region uses in the newest window, as far as they are known here.
+    pub fn use_by_site(&self) -> Vec<(Site, u64)> {
+        if matches!(self.state, State::Leases(_)) {
+            return self.held_by_site();
+        }
+        let others = self.windows[0].others().iter();
+        let mut sites: Vec<Site> = others.map(|slot| slot.site).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        let away = sites.into_iter().filter(|site| *site != Site::HOME);
+        away.map(|site| (site, self.windows[0].of(site))).collect()
+    }
+
+    /// Units that this region uses in the newest window.
+    pub fn use_at_home(&self) -> u64 {
+        match &self.state {
+            State::Leases(leases) => leases.held(),
+            _ => self.windows[0].home(),
+        }
+    }
+
     /// Whether all slots are to be told, so that peers learn of each other's too.
     pub fn is_near(&self) -> bool {
         let sharing = self.afar.as_ref().and_then(|afar| afar.sharing.as_ref());
-        sharing.is_some_and(|sharing| sharing.is_near(self.windows[0].home()))
+        sharing.is_some_and(|sharing| sharing.is_near(self.use_at_home()))
     }
 
     /// Notes that peers are told of this counter in `round`; what is to be said of this region's demand.
     pub fn tell(&mut self, round: u64, boot: Span) -> Option<Gossip> {
-        let own = self.windows[0].home();
+        let own = self.use_at_home();
         let afar = self.afar.as_mut()?;
         afar.told_at = boot;
         let sharing = afar.sharing.as_mut()?;
@@ -315,6 +352,22 @@ impl Counter {
         Some(ahead.swap_remove(place))
     }
 
+    /// Notes what a shared window came to that has just been left.
+    pub(super) fn note_ended(&mut self, quota: u64) {
+        let used = self.windows[1].world();
+        if self.is_shared
+            && used > 0
+            && let Some(afar) = &mut self.afar
+        {
+            afar.ended = Some((used.saturating_sub(quota), quota));
+        }
+    }
+
+    /// What a window came to that has ended since the last call: units beyond its quota, and the quota.
+    pub fn take_ended(&mut self) -> Option<(u64, u64)> {
+        self.afar.as_mut()?.ended.take()
+    }
+
     /// The newest window is another one now.
     pub(super) fn entered_another(&mut self) {
         self.unsent = self.unsent.moved_on();
@@ -325,30 +378,6 @@ impl Counter {
             if let Some(sharing) = &mut afar.sharing {
                 sharing.enter(own);
             }
-        }
-    }
-
-    /// The level of `now` with what was drawn elsewhere since it was last looked at.
-    pub(super) fn draw_elsewhere(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
-        let mut level = level.at(flow, now);
-        if let Some(afar) = &mut self.afar
-            && afar.drawn != 0
-        {
-            let units = std::mem::take(&mut afar.drawn);
-            let magnitude = u64::try_from(units.unsigned_abs()).unwrap_or(u64::MAX);
-            if units > 0 {
-                level.draw(flow, magnitude);
-            } else {
-                level.put_back(flow, magnitude);
-            }
-        }
-        level
-    }
-
-    /// What was drawn elsewhere is in the level already.
-    pub(super) fn forget_drawn_elsewhere(&mut self) {
-        if let Some(afar) = &mut self.afar {
-            afar.drawn = 0;
         }
     }
 }

@@ -54,9 +54,13 @@ impl Counter {
     /// Brings the state to `now` for `rule`.
     pub fn prepare(&mut self, rule: &Rule, now: Timestamp) {
         match rule {
-            Rule::FixedWindow { window, .. } => {
+            Rule::FixedWindow { window, quota } => {
                 self.state = State::Aligned;
+                let before = self.windows[0].id;
                 self.enter(self.held_window(Window::aligned(now, *window).id, now));
+                if self.windows[0].id > before {
+                    self.note_ended(*quota);
+                }
             }
             Rule::SlidingWindow { window, .. } => {
                 self.state = State::Aligned;
@@ -65,7 +69,13 @@ impl Counter {
                     *window,
                 );
             }
-            Rule::CalendarWindow { calendar, .. } => self.prepare_calendar(calendar, now),
+            Rule::CalendarWindow { calendar, quota } => {
+                let before = self.windows[0].id;
+                self.prepare_calendar(calendar, now);
+                if self.windows[0].id > before {
+                    self.note_ended(*quota);
+                }
+            }
             Rule::TokenBucket { .. } | Rule::LeakyBucket { .. } => {
                 if let Some(flow) = flow(rule) {
                     self.prepare_bucket(&flow, now);
@@ -87,6 +97,7 @@ impl Counter {
                 if let State::Leases(leases) = &mut self.state {
                     leases.advance(now);
                 }
+                self.prepare_slices(now);
             }
         }
     }

@@ -19,10 +19,12 @@ const KEPT_BITS: u32 = 16;
 const FACTOR_BITS: u32 = 32;
 /// e^(−1 tick / 1 s).
 const TICK_OF_SECOND: u64 = 4_223_510_799;
+const BIN_OF_SECOND: u64 = power(TICK_OF_SECOND, BIN_TICKS);
 /// e^(−3 ticks / 1 s): half a bin.
 const HALF_BIN_OF_SECOND: u64 = 4_084_144_546;
 /// 2^(−1 tick / 30 s).
 const TICK_OF_MEMORY: u64 = 4_293_302_735;
+const BIN_OF_MEMORY: u64 = power(TICK_OF_MEMORY, BIN_TICKS);
 /// 400 ms: a demand that a busy counter would have told again by then.
 const TOLD_TICKS: u64 = 24;
 
@@ -31,7 +33,7 @@ fn ticks(boot: Span) -> u64 {
 }
 
 /// `factor` to the power of `times`.
-fn power(factor: u64, times: u64) -> u64 {
+const fn power(factor: u64, times: u64) -> u64 {
     let (mut product, mut square, mut times) = (1 << FACTOR_BITS, factor, times);
     while times > 0 {
         if times & 1 == 1 {
@@ -85,9 +87,9 @@ impl Demand {
         self.turn(boot);
         let into_bin = boot.as_nanos() % BIN_NANOS;
         // Straight between two bins.
-        let lost = self.sum - scaled(self.sum, power(TICK_OF_SECOND, BIN_TICKS));
-        let lost = u128::from(lost) * u128::from(into_bin) / u128::from(BIN_NANOS);
-        let sum = self.sum - u64::try_from(lost).unwrap_or(self.sum);
+        let passed = (into_bin << FACTOR_BITS) / BIN_NANOS;
+        let lost = scaled(self.sum - scaled(self.sum, BIN_OF_SECOND), passed);
+        let sum = self.sum - lost;
         let sum = sum.saturating_add(kept(u64::from(self.bins[0])));
         let shift = KEPT_BITS - FRACTION_BITS;
         Gossip {
@@ -107,11 +109,10 @@ impl Demand {
             _ => return,
         };
         let ended = scaled(kept(u64::from(self.bins[0])), HALF_BIN_OF_SECOND);
-        let before = power(TICK_OF_SECOND, BIN_TICKS);
-        let since = power(TICK_OF_SECOND, BIN_TICKS * (passed - 1));
-        self.sum = scaled(scaled(self.sum, before).saturating_add(ended), since);
+        let since = power(BIN_OF_SECOND, passed - 1);
+        self.sum = scaled(scaled(self.sum, BIN_OF_SECOND).saturating_add(ended), since);
         self.peak = self.peak.max(self.recent());
-        self.peak = scaled(self.peak, power(TICK_OF_MEMORY, BIN_TICKS * passed));
+        self.peak = scaled(self.peak, power(BIN_OF_MEMORY, passed));
         self.bins = match passed {
             1 => [0, self.bins[0], self.bins[1]],
             2 => [0, 0, self.bins[0]],

@@ -47,10 +47,6 @@ fn refused(ms: u64) -> Shared {
     }
 }
 
-const NOTHING_LEFT: Shared = Shared::Refused {
-    retry_after: Span::MAX,
-};
-
 /// The most that passes in one call.
 fn most(sharing: &Sharing, at: &Position<'_>) -> u64 {
     let grants = |units: &u64| sharing.clone().judge(at, *units) == Shared::Granted;

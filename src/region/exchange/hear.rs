@@ -1,12 +1,17 @@
 //! Takes what peers tell of their counters. Runs where a frame arrives, one after another for each link.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
 use crate::catalogue::intern::LimitId;
 use crate::domain::name::RegionName;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::Told;
 use crate::ledger::counter::Unsent;
@@ -15,6 +20,7 @@ use crate::ledger::exchange::News;
 use crate::ledger::sharing::Gossip;
 use crate::peer::Identity;
 use crate::region::exchange::Word;
+use crate::region::exchange::tell::ROUND_EVERY;
 use crate::region::state::Region;
 use crate::replication::wire::Entry;
 use crate::replication::wire::Frame;
@@ -30,10 +36,13 @@ use crate::usage::window::Slot;
 type Numbers = SmallVec<[Option<(ActorId, Site)>; 8]>;
 
 impl Region {
-    /// Merges a frame of `from`; the reply says so, and tells what the sender may not know of the counters in it
-    /// that are near their limits. `None`: it was not merged, and must be told again.
-    pub fn hear_frame(&self, from: &Identity, body: &[u8]) -> Option<Bytes> {
-        let frame = match Frame::read(body) {
+    /// Takes a frame of `from`. What is told is merged before this returns.
+    pub fn hear_usage(
+        self: Arc<Self>,
+        from: &Identity,
+        body: Bytes,
+    ) -> Option<BoxFuture<'static, Bytes>> {
+        let frame = match Frame::read(&body) {
             Ok(frame) => frame,
             Err(error) => {
                 self.exchange.refused.fetch_add(1, Ordering::Relaxed);
@@ -41,9 +50,30 @@ impl Region {
                 return None;
             }
         };
+        let peer = from.region.clone();
+        match frame.head().kind {
+            Kind::Digest => {
+                let answered = async move { self.answer_digest(&peer, &body).await };
+                // An empty reply is none: the peer tries again.
+                Some(answered.map(Option::unwrap_or_default).boxed())
+            }
+            Kind::Want => {
+                let reply = self.answer_want(&peer, &frame)?;
+                Some(std::future::ready(reply).boxed())
+            }
+            _ => {
+                let reply = self.hear_frame(from, &frame)?;
+                Some(std::future::ready(reply).boxed())
+            }
+        }
+    }
+
+    /// Merges a frame; the reply says so, and tells what the sender may not know of the counters in it that are near
+    /// their limits. `None`: it was not merged, and must be told again.
+    fn hear_frame(&self, from: &Identity, frame: &Frame<'_>) -> Option<Bytes> {
         let head = frame.head();
         let mut reply = FrameWriter::new(self.ledger.actors().own());
-        self.merge(&from.region, &frame, Some(&mut reply))?;
+        self.merge(&from.region, frame, Some(&mut reply))?;
         if head.kind == Kind::Everything {
             let word = Word::ToldEverything(from.region.clone(), from.incarnation);
             self.exchange.words.try_send(word).ok()?;
@@ -91,6 +121,10 @@ impl Region {
             })
             .collect();
         let site = self.ledger.site(from)?;
+        let mesh = self.ledger.mesh();
+        let latency = mesh.peers.iter().find(|peer| peer.site == site);
+        let latency = latency.map_or(Span::ZERO, |peer| peer.latency);
+        let since = self.clock.now().minus(ROUND_EVERY.plus(latency));
         let names = self.replica.names();
         let mut limit: Option<(&str, LimitId)> = None;
         for entry in frame.entries() {
@@ -100,7 +134,7 @@ impl Region {
                 _ => names.get(entry.limit)?,
             };
             limit = Some((entry.limit, id));
-            self.merge_entry(site, id, &entry, &numbers, reply.as_deref_mut());
+            self.merge_entry(site, since, id, &entry, &numbers, reply.as_deref_mut());
         }
         Some(())
     }
@@ -108,6 +142,7 @@ impl Region {
     fn merge_entry(
         &self,
         site: Site,
+        since: Timestamp,
         limit: LimitId,
         entry: &Entry<'_>,
         numbers: &Numbers,
@@ -119,6 +154,7 @@ impl Region {
             key: entry.key,
             epoch: entry.epoch,
             dead_at: entry.dead_at,
+            since,
         };
         let slots = entry.windows().flat_map(|window| {
             let start = window.start;

@@ -9,6 +9,7 @@ use crate::domain::time::Span;
 use crate::ledger::Ledger;
 use crate::ledger::mesh::Mesh;
 use crate::ledger::mesh::Peer;
+use crate::telemetry::usage::TellingReading;
 
 /// A peer that was not heard for this long is cut off.
 pub const CUT_OFF_AFTER: Span = Span::from_seconds(1);
@@ -20,6 +21,9 @@ struct Seen {
     is_caught_up: bool,
     acked_round: u64,
     latency: Span,
+    lag: Span,
+    backlog: usize,
+    frames: u64,
 }
 
 /// What is known of all peers, by name.
@@ -39,6 +43,12 @@ pub struct Standing {
     pub acked_round: u64,
     /// How long a message takes, one way.
     pub latency: Span,
+    /// How long ago the oldest changes were gathered that it has not acknowledged.
+    pub lag: Span,
+    /// Counters that wait to be told to it.
+    pub backlog: usize,
+    /// Frames that it acknowledged.
+    pub frames: u64,
 }
 
 impl Sight {
@@ -60,8 +70,24 @@ impl Sight {
             seen.is_caught_up = standing.is_caught_up;
             seen.acked_round = standing.acked_round;
             seen.latency = standing.latency;
+            seen.lag = standing.lag;
+            seen.backlog = standing.backlog;
+            seen.frames = standing.frames;
         }
         publish(&peers, boot, own, ledger);
+    }
+
+    /// How it stands with the counts that each peer is told.
+    pub fn readings(&self) -> Vec<TellingReading> {
+        let peers = self.peers.lock();
+        let reading = |(name, seen): (&RegionName, &Seen)| TellingReading {
+            peer: name.to_string(),
+            lag: seen.lag,
+            backlog: seen.backlog,
+            frames: seen.frames,
+            is_caught_up: seen.is_caught_up,
+        };
+        peers.iter().map(reading).collect()
     }
 
     /// The age of the oldest report of a peer: what an answer rests on at best.

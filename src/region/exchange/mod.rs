@@ -8,20 +8,25 @@
 //!
 //! - [`tell`]: the task that drives [`crate::replication`].
 //! - [`hear`]: takes frames and replies; runs where they arrive.
+//! - [`compare`]: finds what slipped past all that, and tells it.
 //! - [`mesh`]: what the ledger's share rule is told of the peers.
 //!
 //! No check waits for any of this. Counts of peers are kept in memory alone: a region that starts anew is told
 //! everything by its peers, what its own earlier processes had counted among it.
 
+pub mod compare;
 pub mod hear;
 pub mod mesh;
 pub mod tell;
+
+use std::collections::BTreeMap;
 
 use tokio::sync::Notify;
 use tokio::sync::mpsc;
 
 use crate::domain::name::RegionName;
 use crate::region::exchange::mesh::Sight;
+use crate::replication::repair::Collection;
 use crate::replication::sender::SendId;
 
 /// Words that may wait for the telling task.
@@ -36,6 +41,8 @@ pub enum Word {
     Failed(RegionName, SendId),
     /// A process said that it has told all that it holds.
     ToldEverything(RegionName, u64),
+    /// A comparison with a peer has ended, and the next goes on there; `None` inside: it failed.
+    Compared(RegionName, Option<Option<u16>>),
 }
 
 /// What a region keeps for the exchange of counts.
@@ -51,6 +58,10 @@ pub struct Exchange {
     pub inbox: parking_lot::Mutex<Option<mpsc::Receiver<Word>>>,
     /// Frames that could not be read or hold too much, since the start.
     pub refused: std::sync::atomic::AtomicU64,
+    /// Counters that a comparison found to differ, since the start.
+    pub repaired: std::sync::atomic::AtomicU64,
+    /// What was listed to each peer last.
+    pub collections: parking_lot::Mutex<BTreeMap<RegionName, Collection>>,
 }
 
 impl Default for Exchange {
@@ -62,6 +73,8 @@ impl Default for Exchange {
             words,
             inbox: parking_lot::Mutex::new(Some(inbox)),
             refused: std::sync::atomic::AtomicU64::new(0),
+            repaired: std::sync::atomic::AtomicU64::new(0),
+            collections: parking_lot::Mutex::default(),
         }
     }
 }

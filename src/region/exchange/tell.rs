@@ -26,6 +26,7 @@ use crate::region::timers::stopped;
 use crate::replication::sender::Action;
 use crate::replication::sender::Replication;
 use crate::replication::sender::SendId;
+use crate::replication::turns::Turns;
 use crate::replication::wire::FrameWriter;
 use crate::replication::wire::Head;
 use crate::replication::wire::Kind;
@@ -34,7 +35,7 @@ use crate::usage::actor::ActorId;
 /// Changed counters are told this often; a sign of life goes as often when nothing changed.
 pub const ROUND_EVERY: Span = Span::from_ms(100);
 /// A frame that was not acknowledged for so long is given up and told anew.
-const REPLY_WITHIN: Span = Span::from_seconds(5);
+pub const REPLY_WITHIN: Span = Span::from_seconds(5);
 /// Counters that one step of a walk through the ledger looks at, at least, where there are as many.
 const WALK_STEP: usize = 2_000;
 /// Words that are taken together.
@@ -84,15 +85,41 @@ pub fn put(
 /// Frames that are being written, each with the counters in it.
 struct Pages {
     own: ActorId,
+    /// Whether all is to be in one frame, however long.
+    is_one: bool,
     full: Vec<(FrameWriter, Vec<Reference>)>,
     writer: FrameWriter,
     references: Vec<Reference>,
 }
 
 impl Pages {
+    /// The counters at `references` as they stand now.
+    fn of(region: &Region, references: &[Reference], is_one: bool) -> Self {
+        let names = region.replica.names();
+        let mut pages = Self {
+            is_one,
+            ..Self::new(region.ledger.actors().own())
+        };
+        for reference in references {
+            region.ledger.at(*reference, |name, counter| {
+                if let Some(limit) = names.names().get(name.limit.0 as usize) {
+                    let head = EntryHead {
+                        limit: limit.as_str(),
+                        tenant: name.tenant(),
+                        key: name.key(),
+                        gossip: None,
+                    };
+                    pages.put(*reference, &head, counter, Told::Everything, Unsent::ALL);
+                }
+            });
+        }
+        pages
+    }
+
     fn new(own: ActorId) -> Self {
         Self {
             own,
+            is_one: false,
             full: Vec::new(),
             writer: FrameWriter::new(own),
             references: Vec::new(),
@@ -109,7 +136,7 @@ impl Pages {
     ) {
         put(&mut self.writer, head, counter, told, unsent, self.own);
         self.references.push(reference);
-        if self.writer.is_full() {
+        if self.writer.is_full() && !self.is_one {
             self.turn();
         }
     }
@@ -141,6 +168,24 @@ impl Pages {
     }
 }
 
+impl Region {
+    /// Writes the counters at `references` as they stand now, each frame with those that are in it.
+    pub(super) fn pages(
+        &self,
+        references: &[Reference],
+        kind: Kind,
+        round: u64,
+    ) -> Vec<(Bytes, Vec<Reference>)> {
+        Pages::of(self, references, false).finish(self, kind, round)
+    }
+
+    /// The same in one frame, for a reply.
+    pub(super) fn page(&self, references: &[Reference], kind: Kind, round: u64) -> Bytes {
+        let pages = Pages::of(self, references, true);
+        self.finish(pages.writer, &Head::single(kind, round))
+    }
+}
+
 /// The task's state.
 struct Telling {
     region: Arc<Region>,
@@ -150,6 +195,7 @@ struct Telling {
     walks: BTreeMap<RegionName, (u64, usize)>,
     /// The processes that links are up to.
     linked: BTreeMap<RegionName, u64>,
+    turns: Turns,
 }
 
 /// Tells peers until `stop` turns true.
@@ -164,6 +210,7 @@ pub async fn run(region: Arc<Region>, mut stop: watch::Receiver<bool>) {
         round: 0,
         walks: BTreeMap::new(),
         linked: BTreeMap::new(),
+        turns: Turns::new(),
     };
     let mut ticks = tokio::time::interval(ROUND_EVERY.to_std());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -196,6 +243,21 @@ impl Telling {
         self.tell_changed();
         let actions = self.machine.tick(self.boot());
         self.act(actions);
+        while let Some((peer, from)) = self.turns.due(self.boot()) {
+            self.compare(peer, from);
+        }
+    }
+
+    /// Compares with a peer, beside all else.
+    fn compare(&self, peer: RegionName, from: u16) {
+        let region = Arc::clone(&self.region);
+        let words = region.exchange.words.clone();
+        let round = self.round;
+        tokio::spawn(async move {
+            let compared = region.compare(&peer, round, from).await;
+            // The task is gone only when the region stops.
+            let _ = words.send(Word::Compared(peer, compared.ok())).await;
+        });
     }
 
     /// Notes which links are up, and to whom.
@@ -212,6 +274,7 @@ impl Telling {
             self.machine.peer_removed(&name);
             self.linked.remove(&name);
             self.walks.remove(&name);
+            self.turns.end(&name);
         }
         for peer in status {
             let live = peer.identity.filter(|_| peer.is_connected);
@@ -219,6 +282,7 @@ impl Telling {
                 Some(incarnation) if self.linked.get(&peer.region) != Some(&incarnation) => {
                     self.linked.insert(peer.region.clone(), incarnation);
                     let boot = self.boot();
+                    self.turns.begin(&peer.region, boot);
                     let actions = self.machine.peer_connected(&peer.region, incarnation, boot);
                     self.act(actions);
                 }
@@ -226,6 +290,7 @@ impl Telling {
                 None => {
                     if self.linked.remove(&peer.region).is_some() {
                         self.machine.peer_lost(&peer.region);
+                        self.turns.end(&peer.region);
                     }
                 }
             }
@@ -310,6 +375,13 @@ impl Telling {
                     self.machine.told_everything(&peer, incarnation, boot);
                     Vec::new()
                 }
+                Word::Compared(peer, compared) => {
+                    match compared {
+                        Some(next) => self.turns.ended(&peer, next, boot),
+                        None => self.turns.failed(&peer, boot),
+                    }
+                    Vec::new()
+                }
             };
             self.act(actions);
         }
@@ -324,7 +396,7 @@ impl Telling {
                     Vec::new()
                 }
                 Action::Encode { peer, id, refs } => {
-                    let frames = self.write(&refs);
+                    let frames = self.region.pages(&refs, Kind::Backlog, self.round);
                     let boot = self.boot();
                     self.machine.encoded(&peer, id, frames, boot)
                 }
@@ -358,27 +430,6 @@ impl Telling {
         });
     }
 
-    /// Writes counters as they stand now.
-    fn write(&self, references: &[Reference]) -> Vec<(Bytes, Vec<Reference>)> {
-        let region = &self.region;
-        let names = region.replica.names();
-        let mut pages = Pages::new(region.ledger.actors().own());
-        for reference in references {
-            region.ledger.at(*reference, |name, counter| {
-                if let Some(limit) = names.names().get(name.limit.0 as usize) {
-                    let head = EntryHead {
-                        limit: limit.as_str(),
-                        tenant: name.tenant(),
-                        key: name.key(),
-                        gossip: None,
-                    };
-                    pages.put(*reference, &head, counter, Told::Everything, Unsent::ALL);
-                }
-            });
-        }
-        pages.finish(region, Kind::Backlog, self.round)
-    }
-
     /// The next step of a walk through the whole ledger for `peer`.
     fn walk(&mut self, peer: &RegionName, pass: u64) -> Vec<Action> {
         let walk = self.walks.entry(peer.clone()).or_insert((pass, 0));
@@ -399,9 +450,16 @@ impl Telling {
     /// Lets the ledger see how it stands with the peers.
     fn show(&self) {
         let status = self.region.peer_status();
+        let boot = self.boot();
         let standings: Vec<Standing> = status
             .into_iter()
             .map(|peer| Standing {
+                lag: self.machine.lag(&peer.region, boot),
+                backlog: self.machine.backlog_len(&peer.region),
+                frames: self
+                    .machine
+                    .figures(&peer.region)
+                    .map_or(0, |figures| figures.replied),
                 is_caught_up: self.machine.is_caught_up(&peer.region),
                 acked_round: self.machine.acked_round(&peer.region),
                 latency: Span::from_nanos(peer.rtt_last.unwrap_or(Span::ZERO).as_nanos() / 2),
@@ -412,7 +470,7 @@ impl Telling {
         region
             .exchange
             .sight
-            .set(&standings, self.boot(), &region.name, &region.ledger);
+            .set(&standings, boot, &region.name, &region.ledger);
     }
 }
 

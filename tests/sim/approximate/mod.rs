@@ -3,8 +3,6 @@
 //! `World` is traffic, network and audit; what a region does is behind [`Region`]. Files: `sharing` (a region
 //! that has nothing but the rule of sharing and a view of the others' use), `table` (sums over many runs).
 
-#[cfg(test)]
-mod runs;
 pub mod sharing;
 pub mod table;
 
@@ -163,12 +161,11 @@ impl<R: Region> World<R> {
         let mut rng = Rng::new(setup.seed.wrapping_mul(0x9e37_79b9) ^ setup.quota);
         let regions = setup.regions;
         let mut delays = vec![vec![0; regions]; regions];
-        for one in 0..regions {
-            for other in 0..one {
-                let delay = rng.between(20, 121);
-                delays[one][other] = delay;
-                delays[other][one] = delay;
-            }
+        let pairs = (0..regions).flat_map(|one| (0..one).map(move |other| (one, other)));
+        for (one, other) in pairs {
+            let delay = rng.between(20, 121);
+            delays[one][other] = delay;
+            delays[other][one] = delay;
         }
         let rate = setup.load * setup.quota as f64 / setup.window as f64 / setup.cost as f64;
         let mut world = Self {

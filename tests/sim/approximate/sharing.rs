@@ -199,7 +199,8 @@ impl Region for Model {
         let boot = Span::from_nanos(now);
         self.sharing.attempt(boot, units);
         let mut at = position(&self.setup, &self.mesh, &self.used, self.own, now);
-        if at.remaining > 0 {
+        // Demand is told as long as it may get something.
+        if at.remaining >= units {
             self.is_dirty = true;
         }
         let passed = self.sharing.judge(&at, units) == Shared::Granted;

@@ -9,7 +9,8 @@ pub struct Row {
     windows: u64,
     over: f64,
     over_max: f64,
-    over_max_units: u64,
+    /// The most units of one window.
+    pub over_max_units: u64,
     under: f64,
     under_max: f64,
     under_max_units: u64,
@@ -49,11 +50,6 @@ impl Row {
     /// Mean over windows, % of the quota.
     pub fn under(&self) -> f64 {
         self.under / self.windows.max(1) as f64
-    }
-
-    /// The most units of one window.
-    pub const fn over_max_units(&self) -> u64 {
-        self.over_max_units
     }
 
     /// Checks that were refused while units were left, % of all.

@@ -29,6 +29,7 @@ use highwater::grants::message::ToRegion;
 use highwater::grants::message::Why;
 use highwater::machine::Machine;
 use highwater::machine::charge::Charge;
+use highwater::machine::charge::Charged;
 use highwater::machine::charge::has_reservations;
 use highwater::machine::charge::told_of;
 use highwater::machine::command::Command;
@@ -298,7 +299,8 @@ impl Life {
                     Err(_) => {
                         self.lead(|leading, machine, now, out| {
                             leading.charges.remove(&ticket);
-                            leading.leader.charged(now, machine.book(), ticket, out);
+                            let book = machine.book();
+                            leading.leader.charged(now, book, ticket, false, out);
                         });
                         return Forwarded::Unavailable;
                     }
@@ -307,8 +309,16 @@ impl Life {
         };
         let done = self.append(Command::Charge(charge)).await;
         if let Some(ticket) = ticket {
+            let counts = match &done {
+                Forwarded::Done(_, reply) => {
+                    matches!(reply, Reply::Charged(Charged::Allowed(_)))
+                }
+                Forwarded::NotLeader | Forwarded::Unavailable => false,
+                Forwarded::Unknown => true,
+            };
             self.lead(|leading, machine, now, out| {
-                leading.leader.charged(now, machine.book(), ticket, out);
+                let book = machine.book();
+                leading.leader.charged(now, book, ticket, counts, out);
             });
         }
         done

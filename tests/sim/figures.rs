@@ -1,13 +1,13 @@
-//! Bounds on what runs may come to. The whole table is `cargo bench --bench approximate`.
+//! Bounds on the figures of approximate limits. The whole table is `cargo bench --bench approximate`.
 
 use highwater::domain::limit::OnPartition;
 use highwater::domain::limit::Split;
 
-use super::Cut;
-use super::Setup;
-use super::World;
-use super::sharing::Model;
-use super::table::Row;
+use crate::approximate::Cut;
+use crate::approximate::Setup;
+use crate::approximate::World;
+use crate::approximate::sharing::Model;
+use crate::approximate::table::Row;
 use crate::model::SECOND;
 use crate::model::traffic::STEADY;
 use crate::model::traffic::Traffic;
@@ -40,7 +40,7 @@ fn shares_by_demand_pass_a_quota_by_a_unit_or_two_and_leave_hardly_any() {
         (5, 1_000, 1),
     ] {
         let row = steady(regions, quota, Split::Adaptive, seeds);
-        assert!(row.over_max_units() <= 2, "{row:?}");
+        assert!(row.over_max_units <= 2, "{row:?}");
         assert!(row.over() <= 0.7, "{row:?}");
         assert!(row.under() <= 0.02, "{row:?}");
         assert!(row.refused_early() <= 4.0, "{row:?}");
@@ -50,7 +50,7 @@ fn shares_by_demand_pass_a_quota_by_a_unit_or_two_and_leave_hardly_any() {
 #[test]
 fn equal_shares_do_not_pass_it_but_leave_more() {
     let row = steady(5, 100, Split::Equal, 1);
-    assert_eq!(row.over_max_units(), 0, "{row:?}");
+    assert_eq!(row.over_max_units, 0, "{row:?}");
     let adaptive = steady(5, 100, Split::Adaptive, 1);
     assert!(row.refused_early() > adaptive.refused_early(), "{row:?}");
 }

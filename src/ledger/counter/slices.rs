@@ -1,0 +1,218 @@
+//! Concurrency that is shared by regions: what is held, counted by when it ends.
+//!
+//! A lease lives in the region that gave it. What peers are told is how many units a region holds that end in the same
+//! *slice* of time, as a PN-counter like any other: so a hold that is given back is told as N, and what a region held
+//! that went down is free again when its slice ends, at most an eighth of the limit's ttl late. A slice is named by the
+//! negative of its end, which no window of time is.
+//!
+//! The own slot follows the leases: after every change it is raised, P or N, until the region's slots of the slice say
+//! what the leases say. Leases that came back from disk are in the slot of an earlier process, and are not
+//! counted twice once peers have handed that back.
+
+use crate::algorithm::Admission;
+use crate::algorithm::Standing;
+use crate::algorithm::concurrency::Leases;
+use crate::domain::limit::Rule;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::domain::time::WindowId;
+use crate::ledger::counter::Counter;
+use crate::ledger::counter::State;
+use crate::usage::actor::Site;
+use crate::usage::window::Raise;
+use crate::usage::window::Slot;
+use crate::usage::window::WindowUse;
+
+/// The shortest slice, as a power of two of nanoseconds: 0.13 s.
+const SLICE_SHIFT_MIN: u32 = 27;
+/// Slices of one counter that are kept.
+const SLICES_MAX: usize = 4_096;
+
+/// The slices of one counter that have not ended, the earliest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Slices(Vec<WindowUse>);
+
+/// Whether a window's name is that of a slice.
+pub(super) const fn is_slice(id: WindowId) -> bool {
+    id.0 < 0 && id.0 != i64::MIN
+}
+
+const fn end(slice: &WindowUse) -> Timestamp {
+    Timestamp::from_nanos(slice.id.0.saturating_neg())
+}
+
+/// The slice in which a lease of a limit with `ttl` ends.
+fn slice_of(ttl: Span, expires_at: Timestamp) -> WindowId {
+    let eighth = (ttl.as_nanos() / 8).max(1);
+    let shift = (u64::BITS - 1 - eighth.leading_zeros()).max(SLICE_SHIFT_MIN);
+    let mask = (1_i64 << shift.min(62)) - 1;
+    WindowId(-(expires_at.as_nanos().saturating_add(mask) & !mask))
+}
+
+fn held_by(slice: &WindowUse, site: Site) -> i128 {
+    let slots = slice.others().iter().filter(|slot| slot.site == site);
+    slots
+        .map(|slot| i128::from(slot.p) - i128::from(slot.n))
+        .sum()
+}
+
+impl Slices {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &WindowUse> {
+        self.0.iter()
+    }
+
+    /// Drops the slices that have ended.
+    fn advance(&mut self, now: Timestamp) {
+        let live = self.0.partition_point(|slice| end(slice) <= now);
+        self.0.drain(..live);
+    }
+
+    fn at(&mut self, id: WindowId) -> Option<&mut WindowUse> {
+        // The earliest end first: names are the negatives.
+        let place = self.0.binary_search_by(|slice| id.cmp(&slice.id));
+        let place = match place {
+            Ok(place) => place,
+            Err(_) if self.0.len() >= SLICES_MAX => return None,
+            Err(place) => {
+                self.0.insert(place, WindowUse::new(id));
+                place
+            }
+        };
+        self.0.get_mut(place)
+    }
+
+    pub(super) fn hear(&mut self, id: WindowId, slot: Slot) -> Raise {
+        self.at(id)
+            .map_or_else(Raise::default, |slice| slice.merge_slot(slot))
+    }
+
+    /// Units that another region holds.
+    fn of(&self, site: Site) -> u64 {
+        self.0
+            .iter()
+            .map(|slice| slice.of(site))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// The regions that hold something, with how much.
+    fn by_site(&self) -> Vec<(Site, u64)> {
+        let slots = self.0.iter().flat_map(WindowUse::others);
+        let mut sites: Vec<Site> = slots.map(|slot| slot.site).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        let away = sites.into_iter().filter(|site| *site != Site::HOME);
+        away.map(|site| (site, self.of(site))).collect()
+    }
+
+    fn held_elsewhere(&self) -> u64 {
+        let held = self.by_site().into_iter().map(|(_, units)| units);
+        held.fold(0, u64::saturating_add)
+    }
+
+    fn first_end_elsewhere(&self) -> Option<Timestamp> {
+        let busy = |slice: &&WindowUse| slice.others().iter().any(|slot| slot.site != Site::HOME);
+        self.0.iter().find(busy).map(end)
+    }
+
+    fn last_end(&self) -> Option<Timestamp> {
+        self.0.last().map(end)
+    }
+
+    /// Lets the own slots say what the leases say.
+    fn follow(&mut self, leases: &Leases, ttl: Span) {
+        let mut wanted: std::collections::BTreeMap<WindowId, i128> =
+            self.0.iter().map(|slice| (slice.id, 0)).collect();
+        for (expires_at, units) in leases.ends() {
+            *wanted.entry(slice_of(ttl, expires_at)).or_default() += i128::from(units);
+        }
+        for (id, units) in wanted {
+            let Some(slice) = self.at(id) else {
+                continue;
+            };
+            let (p, n) = slice.own();
+            let told = i128::from(p) - i128::from(n) + held_by(slice, Site::HOME);
+            let missing = units - told;
+            let magnitude = u64::try_from(missing.unsigned_abs()).unwrap_or(u64::MAX);
+            if missing > 0 {
+                slice.charge(magnitude);
+            } else if missing < 0 {
+                slice.give_back(magnitude);
+            }
+        }
+    }
+}
+
+impl Counter {
+    /// Brings the slices of a shared concurrency limit to `now`.
+    pub(super) fn prepare_slices(&mut self, now: Timestamp) {
+        if let Some(afar) = &mut self.afar {
+            afar.slices.advance(now);
+        }
+    }
+
+    /// Lets peers be told what is held; `ttl` is the limit's.
+    pub(super) fn tell_leases(&mut self, rule: &Rule) {
+        let Rule::Concurrency { ttl, .. } = rule else {
+            return;
+        };
+        let State::Leases(leases) = &self.state else {
+            return;
+        };
+        if self.is_shared {
+            let afar = self.afar.get_or_insert_default();
+            afar.slices.follow(leases, *ttl);
+        }
+    }
+
+    /// Units that other regions hold.
+    fn held_elsewhere(&self) -> u64 {
+        match &self.afar {
+            Some(afar) if self.is_shared => afar.slices.held_elsewhere(),
+            _ => 0,
+        }
+    }
+
+    /// When the last hold anywhere ends, as far as it is known here.
+    pub(super) fn last_lease_end(&self, leases: &Leases) -> Option<Timestamp> {
+        let afar = self.afar.as_ref().filter(|_| self.is_shared);
+        let elsewhere = afar.and_then(|afar| afar.slices.last_end());
+        leases.last_end().max(elsewhere)
+    }
+
+    /// May `asked` units be held besides those that all regions hold?
+    pub(super) fn lease_admission(
+        &self,
+        leases: &Leases,
+        quota: u64,
+        asked: u64,
+        now: Timestamp,
+    ) -> Admission {
+        let left = quota.saturating_sub(self.held_elsewhere());
+        if asked <= left || asked > quota {
+            let quota = if asked > quota { quota } else { left };
+            return leases.admission(quota, asked, now);
+        }
+        let elsewhere = self.afar.as_ref();
+        let first = elsewhere.and_then(|afar| afar.slices.first_end_elsewhere());
+        Admission::Wait {
+            retry_after: first.map_or(Span::ZERO, |first| first.since(now)),
+        }
+    }
+
+    /// How the key stands, all regions together.
+    pub(super) fn lease_standing(&self, leases: &Leases, quota: u64) -> Standing {
+        let own = leases.standing(quota);
+        let used = own.used.saturating_add(self.held_elsewhere());
+        Standing {
+            used,
+            remaining: quota.saturating_sub(used),
+            ..own
+        }
+    }
+
+    /// Units that each other region holds of a shared concurrency limit.
+    pub(super) fn held_by_site(&self) -> Vec<(Site, u64)> {
+        let afar = self.afar.as_ref().filter(|_| self.is_shared);
+        afar.map_or_else(Vec::new, |afar| afar.slices.by_site())
+    }
+}

@@ -1,0 +1,223 @@
+//! What it costs a region to tell its peers of its counters and to hear theirs, without the sockets.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use highwater::catalogue::intern::LimitId;
+use highwater::domain::limit::Limit;
+use highwater::domain::limit::Mode;
+use highwater::domain::limit::Rule;
+use highwater::domain::name::RegionName;
+use highwater::domain::time::Span;
+use highwater::domain::time::Timestamp;
+use highwater::ledger::Bounds;
+use highwater::ledger::Ledger;
+use highwater::ledger::counter::Told;
+use highwater::ledger::exchange::Heard;
+use highwater::ledger::exchange::News;
+use highwater::ledger::mesh::Mesh;
+use highwater::ledger::mesh::Peer;
+use highwater::ledger::sharing::Gossip;
+use highwater::region::exchange::tell::EntryHead;
+use highwater::region::exchange::tell::put;
+use highwater::replication::wire::Frame;
+use highwater::replication::wire::FrameWriter;
+use highwater::replication::wire::Head;
+use highwater::replication::wire::Kind;
+use highwater::usage::actor::Actor;
+use highwater::usage::actor::ActorTable;
+use highwater::usage::window::Slot;
+
+use crate::Row;
+use crate::ledger::check;
+use crate::ledger::limit;
+use crate::median;
+
+const KEYS: usize = 100_000;
+const SECONDS: i64 = 9;
+const REGIONS: [&str; 3] = ["ap-south-1", "eu-west-1", "us-east-1"];
+
+struct Region {
+    name: RegionName,
+    ledger: Ledger,
+}
+
+impl Region {
+    fn new(index: usize) -> Self {
+        let name = RegionName::new(REGIONS[index]).expect("a name");
+        let bounds = Bounds {
+            keys_max: 1_000_000,
+            keys_per_tenant_max: 1_000_000,
+        };
+        let incarnation = 77 + index as u64;
+        let actor = Actor {
+            region: name.clone(),
+            incarnation,
+        };
+        let ledger = Ledger::new(bounds, ActorTable::alone(actor), 1, [1, 2]);
+        Self { name, ledger }
+    }
+
+    /// Knows the others as regions that are in touch.
+    fn meet(&self) {
+        let others = REGIONS.iter().filter(|other| **other != self.name.as_str());
+        let peers = others.map(|other| Peer {
+            site: self
+                .ledger
+                .site(&RegionName::new(other).expect("a name"))
+                .expect("few regions"),
+            heard: Span::ZERO,
+            is_reachable: true,
+            acked_round: 0,
+            latency: Span::from_ms(40),
+        });
+        self.ledger.set_mesh(Mesh {
+            peers: peers.collect(),
+            regions: 3,
+            order: 0,
+        });
+    }
+
+    fn gather(&self, round: u64, boot: Span) -> Vec<Bytes> {
+        let own = self.ledger.actors().own();
+        let mut writers = vec![FrameWriter::new(own)];
+        for shard in 0..self.ledger.shards() {
+            self.ledger.gather(shard, |_, name, counter| {
+                let gossip = counter.tell(round, boot);
+                let head = EntryHead {
+                    limit: "api",
+                    tenant: name.tenant(),
+                    key: name.key(),
+                    gossip: gossip.map(|gossip| [gossip.demand, gossip.peak]),
+                };
+                let unsent = counter.take_unsent();
+                if writers.last().is_none_or(FrameWriter::is_full) {
+                    writers.push(FrameWriter::new(own));
+                }
+                if let Some(writer) = writers.last_mut() {
+                    put(writer, &head, counter, Told::Changed, unsent, own);
+                }
+            });
+        }
+        let roster = self.ledger.roster();
+        let head = Head::single(Kind::Round, round);
+        let writers = writers.into_iter();
+        writers
+            .map(|writer| writer.finish(&head, |id| roster.actor(id)))
+            .collect()
+    }
+
+    fn hear(&self, frames: &[Bytes], now: Timestamp, boot: Span) -> usize {
+        let mut heard = 0;
+        for bytes in frames {
+            let frame = Frame::read(bytes).expect("a frame");
+            let number = |actor: highwater::replication::wire::NamedActor<'_>| {
+                self.ledger.number(&Actor {
+                    region: RegionName::new(actor.region).expect("a name"),
+                    incarnation: actor.incarnation,
+                })
+            };
+            let numbers: Vec<_> = frame.actors().map(number).collect();
+            let site = numbers[0].expect("few actors").1;
+            for entry in frame.entries() {
+                let news = News {
+                    limit: LimitId(0),
+                    tenant: entry.tenant,
+                    key: entry.key,
+                    epoch: entry.epoch,
+                    dead_at: entry.dead_at,
+                    since: now,
+                };
+                let slots = entry.windows().flat_map(|window| {
+                    let numbers = &numbers;
+                    window.slots().map(move |counts| {
+                        let (actor, site) = numbers[counts.actor as usize].expect("few actors");
+                        let (p, n) = (counts.p, counts.n);
+                        (window.start, Slot { actor, p, n, site })
+                    })
+                });
+                let gossip = entry.gossip.map(|[demand, peak]| Gossip { demand, peak });
+                let kept = self.ledger.hear(&news, now, slots, |counter| {
+                    counter.hear_demand(boot, site, gossip);
+                });
+                heard += usize::from(kept == Heard::Kept);
+            }
+        }
+        heard
+    }
+}
+
+fn shared() -> Limit {
+    Limit {
+        mode: Mode::Approximate,
+        rule: Rule::FixedWindow {
+            quota: 1_000,
+            window: Span::from_seconds(60),
+        },
+        ..limit()
+    }
+}
+
+/// 100 000 keys, each charged once a second in each of three regions.
+pub fn telling_and_hearing() -> Vec<Row> {
+    let limit = shared();
+    let keys: Vec<String> = (0..KEYS).map(|key| format!("user-{key:08x}")).collect();
+    let regions = [Region::new(0), Region::new(1), Region::new(2)];
+    for region in &regions {
+        region.meet();
+    }
+    let (mut off, mut on, mut telling, mut hearing) = (vec![], vec![], vec![], vec![]);
+    let mut bytes = 0;
+    for second in 0..SECONDS {
+        let keeps = second % 3 != 0;
+        let now = Timestamp::from_unix_ms(1_800_000_000_000 + second * 1_000);
+        let boot = Span::from_seconds(u64::try_from(second).unwrap_or(0) + 10);
+        let mut frames = Vec::new();
+        for region in &regions {
+            region.ledger.keep_for_peers(keeps);
+            let began = Instant::now();
+            for key in &keys {
+                std::hint::black_box(check(&region.ledger, &limit, key, now));
+            }
+            let took = began.elapsed().as_secs_f64();
+            if keeps { &mut on } else { &mut off }.push(took);
+            let began = Instant::now();
+            let told = region.gather(u64::try_from(second).unwrap_or(0) + 1, boot);
+            if keeps {
+                telling.push(began.elapsed().as_secs_f64());
+                bytes = told.iter().map(Bytes::len).sum::<usize>();
+            }
+            frames.push(told);
+        }
+        if keeps {
+            let began = Instant::now();
+            let heard =
+                regions[0].hear(&frames[1], now, boot) + regions[0].hear(&frames[2], now, boot);
+            hearing.push(began.elapsed().as_secs_f64());
+            assert_eq!(heard, 2 * KEYS, "everything is heard");
+            regions[1].hear(&frames[0], now, boot);
+            regions[2].hear(&frames[0], now, boot);
+        }
+    }
+    let (off, on) = (median(off), median(on));
+    let (telling, hearing) = (median(telling), median(hearing));
+    let extra = (on - off).max(0.0) + telling + hearing;
+    vec![
+        Row {
+            what: "replication of 100 k keys, each charged once a second in three regions: CPU of one region, without sockets",
+            measured: format!(
+                "{:.0} % of a core: {:.0} ns to tell a counter, {:.0} ns to hear one, {:.0} bytes each",
+                100.0 * extra,
+                1e9 * telling / KEYS as f64,
+                1e9 * hearing / (2 * KEYS) as f64,
+                bytes as f64 / KEYS as f64
+            ),
+            wanted: "≤ 20 %",
+        },
+        Row {
+            what: "a shared check in the ledger with changes kept for peers against without",
+            measured: format!("{:.2} ×", on / off),
+            wanted: "≤ 1.05 × of a whole check",
+        },
+    ]
+}
