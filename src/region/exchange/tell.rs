@@ -451,8 +451,15 @@ impl Telling {
     fn show(&self) {
         let status = self.region.peer_status();
         let boot = self.boot();
+        let members = self.region.replica.members();
+        // Who was taken out of the cluster is not missed, and who is not taken in yet neither.
+        let is_member = |region: &RegionName| {
+            let mut all = members.voters.iter().chain(&members.learners);
+            all.any(|member| member.region == *region)
+        };
         let standings: Vec<Standing> = status
             .into_iter()
+            .filter(|peer| is_member(&peer.region))
             .map(|peer| Standing {
                 lag: self.machine.lag(&peer.region, boot),
                 backlog: self.machine.backlog_len(&peer.region),
