@@ -165,9 +165,9 @@ fn a_link_that_is_cut_one_way_heals_without_a_trace() {
     let others = cluster.others(mute);
     wait_apart(&cluster, &others);
     let mut used = vec![0; NAMES.len()];
-    for region in 0..3 {
+    for (region, used) in used.iter_mut().enumerate().take(3) {
         assert_eq!(of("open").at(&cluster, region).passes(20), 20);
-        used[region] = 20;
+        *used = 20;
     }
     heal(&cluster, &faults);
     wait_agreed(&cluster, of("open"), &used);
