@@ -16,6 +16,7 @@ mod counter;
 mod server;
 
 mod amounts;
+mod approximate;
 mod buckets;
 mod catalogue;
 mod failover;

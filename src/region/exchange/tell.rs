@@ -451,9 +451,17 @@ impl Telling {
     fn show(&self) {
         let status = self.region.peer_status();
         let boot = self.boot();
+        let members = self.region.replica.members();
+        // Who was taken out of the cluster is not missed, and who is not taken in yet neither.
+        let is_member = |region: &RegionName| {
+            let mut all = members.voters.iter().chain(&members.learners);
+            all.any(|member| member.region == *region)
+        };
         let standings: Vec<Standing> = status
             .into_iter()
+            .filter(|peer| is_member(&peer.region))
             .map(|peer| Standing {
+                incarnation: self.linked.get(&peer.region).copied(),
                 lag: self.machine.lag(&peer.region, boot),
                 backlog: self.machine.backlog_len(&peer.region),
                 frames: self
@@ -490,11 +498,11 @@ fn gather(
         key: name.key(),
         gossip: gossip.map(|gossip| [gossip.demand, gossip.peak]),
     };
-    let told = if counter.is_near() {
+    let unsent = counter.take_unsent();
+    let told = if counter.is_near() || unsent.with_others() {
         Told::ChangedWithAll
     } else {
         Told::Changed
     };
-    let unsent = counter.take_unsent();
     pages.put(reference, &head, counter, told, unsent);
 }
