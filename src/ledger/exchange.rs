@@ -65,8 +65,8 @@ pub struct News<'a> {
     pub epoch: u64,
     /// From here on it can change no decision.
     pub dead_at: Timestamp,
-    /// What is new in it was charged after this.
-    pub since: Timestamp,
+    /// What is new in it was charged after this; `None`: at any time, since the region was not in touch.
+    pub since: Option<Timestamp>,
 }
 
 /// One slot in what a peer tells.
@@ -228,7 +228,7 @@ impl Ledger {
             if is_too_far_ahead(told.window, news.dead_at, now) {
                 heard = Heard::TooFarAhead;
             } else if told.slot.actor != own {
-                let raise = counter.hear(told.window, told.slot, news.since);
+                let raise = counter.hear(told.window, told.slot, news.since, now);
                 is_orphan |= !told.speaks && !raise.is_zero();
             }
         }

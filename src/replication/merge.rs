@@ -58,8 +58,8 @@ struct Merging<'a, K> {
     place: &'a Place<'a>,
     /// Whose frame it is.
     site: Site,
-    /// What is new was charged after this.
-    since: Timestamp,
+    /// What is new was charged after this; `None`: at any time.
+    since: Option<Timestamp>,
     numbers: Numbers,
     mesh: &'a Mesh,
     keep_parts: K,
@@ -101,12 +101,12 @@ pub fn merge(
         .collect();
     let site = ledger.site(from)?;
     let mesh = ledger.mesh();
-    let latency = mesh.peers.iter().find(|peer| peer.site == site);
-    let latency = latency.map_or(Span::ZERO, |peer| peer.latency);
+    let in_touch = mesh.peers.iter().find(|peer| peer.site == site);
+    let in_touch = in_touch.filter(|peer| peer.is_reachable);
     let merging = Merging {
         place,
         site,
-        since: place.now.minus(place.round_every.plus(latency)),
+        since: in_touch.map(|peer| place.now.minus(place.round_every.plus(peer.latency))),
         numbers,
         mesh: &mesh,
         keep_parts,

@@ -128,7 +128,7 @@ impl Region {
                     key: entry.key,
                     epoch: entry.epoch,
                     dead_at: entry.dead_at,
-                    since: now,
+                    since: Some(now),
                 };
                 let slots = entry.windows().flat_map(|window| {
                     let numbers = &numbers;

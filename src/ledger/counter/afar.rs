@@ -29,8 +29,10 @@ use crate::usage::window::Raise;
 use crate::usage::window::Slot;
 use crate::usage::window::WindowUse;
 
-/// Windows that are kept aside at most.
-const AHEAD_MAX: usize = 2;
+/// Windows that are kept aside at most: the running one, the one before, and the next.
+const AHEAD_MAX: usize = 3;
+/// Of these, windows that have begun: those before them are read no more.
+const BEGUN_MAX: usize = 2;
 
 /// What other regions make necessary.
 #[derive(Clone, Debug, Default)]
@@ -170,19 +172,33 @@ impl Counter {
         }
     }
 
-    /// Joins what a peer told of one slot in one window; it was charged after `since`. What is known of this process
+    /// Joins what a peer told at `now` of one slot in one window; it was charged after `since`, if that is known. What is known of this process
     /// itself is not asked for. Says what was news.
-    pub fn hear(&mut self, id: WindowId, slot: Slot, since: Timestamp) -> Raise {
+    pub fn hear(
+        &mut self,
+        id: WindowId,
+        slot: Slot,
+        since: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Raise {
         if is_slice(id) {
             return self.afar_mut().slices.hear(id, slot);
         }
-        let Some(window) = self.window_heard_of(id) else {
+        let Some(window) = self.window_heard_of(id, now) else {
             return Raise::default();
         };
+        let is_first = window
+            .others()
+            .iter()
+            .all(|known| known.actor != slot.actor);
         let raise = window.merge_slot(slot);
         let counts = self.is_shared || slot.site == Site::HOME;
         if counts && !raise.is_zero() && matches!(self.state, State::Bucket(_)) {
-            self.afar_mut().drawn.hear(raise, since);
+            let drawn = &mut self.afar_mut().drawn;
+            match since {
+                None if is_first => drawn.hear_undated(raise),
+                since => drawn.hear(raise, since.unwrap_or(Timestamp::EPOCH)),
+            }
         }
         raise
     }
@@ -292,6 +308,13 @@ impl Counter {
         sharing.is_some_and(|sharing| sharing.is_near(self.use_at_home()))
     }
 
+    /// The least that a region knows of this one's net use in the newest window which has merged every round up to
+    /// `round`; 0 when nothing was gathered yet.
+    pub fn known_by(&self, round: u64) -> u64 {
+        let sharing = self.afar.as_ref().and_then(|afar| afar.sharing.as_ref());
+        sharing.map_or(0, |sharing| sharing.known_by(round))
+    }
+
     /// Notes that peers are told of this counter in `round`; what is to be said of this region's demand.
     pub fn tell(&mut self, round: u64, boot: Span) -> Option<Gossip> {
         let own = self.use_at_home();
@@ -320,7 +343,7 @@ impl Counter {
     }
 
     /// The window `id`, which may lie ahead; `None` when it is over here.
-    fn window_heard_of(&mut self, id: WindowId) -> Option<&mut WindowUse> {
+    fn window_heard_of(&mut self, id: WindowId, now: Timestamp) -> Option<&mut WindowUse> {
         if let Some(place) = self.windows.iter().position(|window| window.id == id) {
             return self.windows.get_mut(place);
         }
@@ -340,12 +363,21 @@ impl Counter {
             Some(place) => ahead.get_mut(place),
             None => {
                 if ahead.len() >= AHEAD_MAX {
-                    // Time comes to the earliest first.
-                    let last = (0..ahead.len()).max_by_key(|place| ahead[*place].id)?;
-                    if ahead[last].id < id {
-                        return None;
-                    }
-                    ahead.swap_remove(last);
+                    let ids = ahead.iter().map(|window| window.id).chain([id]);
+                    let begun = ids.filter(|id| id.0 <= now.as_nanos()).count();
+                    // A region that is not asked enters no window, and what it was told of old ones makes room.
+                    // Of windows that lie ahead, time comes to the earliest first.
+                    let order = |place: &usize| ahead[*place].id;
+                    let given_up = if begun > BEGUN_MAX {
+                        (0..ahead.len())
+                            .min_by_key(order)
+                            .filter(|place| ahead[*place].id < id)?
+                    } else {
+                        (0..ahead.len())
+                            .max_by_key(order)
+                            .filter(|place| ahead[*place].id > id)?
+                    };
+                    ahead.swap_remove(given_up);
                 }
                 ahead.push(WindowUse::new(id));
                 ahead.last_mut()
@@ -404,5 +436,35 @@ impl Counter {
                 sharing.enter(own);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::limit::Rule;
+
+    #[test]
+    fn a_region_that_is_not_asked_keeps_what_it_is_told_of_the_running_window() {
+        let rule = Rule::FixedWindow {
+            quota: 10,
+            window: Span::from_nanos(10),
+        };
+        let mut counter = Counter::new(1);
+        counter.is_shared = true;
+        counter.prepare(&rule, Timestamp::from_nanos(1));
+        for window in 1..9 {
+            let slot = Slot {
+                actor: ActorId(7),
+                p: 10,
+                n: 0,
+                site: Site(1),
+            };
+            let now = Timestamp::from_nanos(10 * window + 5);
+            counter.hear(WindowId(10 * window), slot, None, now);
+        }
+        let now = Timestamp::from_nanos(86);
+        counter.prepare(&rule, now);
+        assert_eq!(counter.standing(&rule, now).remaining, 0);
     }
 }

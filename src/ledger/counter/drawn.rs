@@ -35,6 +35,8 @@ pub(super) struct Drawn {
     units: i128,
     /// They were charged after this.
     since: Option<Timestamp>,
+    /// Besides these: drawn at a time that is not known, perhaps long ago.
+    undated: u64,
     spells: SmallVec<[Spell; 1]>,
 }
 
@@ -44,7 +46,13 @@ impl Drawn {
         self.since = Some(self.since.map_or(since, |known| known.min(since)));
     }
 
+    /// Hears for the first time of what a process has drawn in all of a segment.
+    pub(super) fn hear_undated(&mut self, raise: Raise) {
+        self.undated = self.undated.saturating_add(raise.p.saturating_sub(raise.n));
+    }
+
     pub(super) fn forget(&mut self) {
+        self.undated = 0;
         self.units = 0;
         self.since = None;
     }
@@ -118,6 +126,11 @@ impl Counter {
         } else {
             after.drawn = after.drawn.saturating_sub(due);
         }
+        // Much of it may have come back since, or be in the level that was on disk: it leaves no debt.
+        let undated = u128::from(std::mem::take(&mut drawn.undated)).saturating_mul(per);
+        let full = u128::from(flow.capacity).saturating_mul(per);
+        let most = full.saturating_sub(after.drawn);
+        after.drawn = after.drawn.saturating_add(undated.min(most));
         after
     }
 
@@ -160,6 +173,22 @@ mod tests {
         // The same time of another peer's charge has nothing left beyond what was lost before it.
         assert_eq!(drawn.pay(units(8), &FLOW, at(0)), 0);
         assert_eq!(drawn.pay(units(1), &FLOW, at(0)), units(1));
+    }
+
+    #[test]
+    fn what_was_drawn_at_an_unknown_time_leaves_no_debt() {
+        let mut counter = Counter::new(1);
+        counter.is_shared = true;
+        let raise = Raise { p: 70, n: 0 };
+        counter.afar_mut().drawn.hear_undated(raise);
+        let level = Level {
+            drawn: units(4),
+            at: at(0),
+        };
+        let after = counter.draw_elsewhere(level, &FLOW, at(0));
+        assert_eq!({ after.drawn }, units(10));
+        let again = counter.draw_elsewhere(after, &FLOW, at(0));
+        assert_eq!({ again.drawn }, units(10));
     }
 
     #[test]

@@ -309,6 +309,6 @@ impl Telling {
         region
             .exchange
             .sight
-            .set(&standings, boot, &region.name, &region.ledger);
+            .set(&standings, (self.round, boot), &region.name, &region.ledger);
     }
 }
