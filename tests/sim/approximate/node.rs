@@ -4,6 +4,8 @@
 //! Links are pings: one is up while both sides hear each other, and calls on it fail when it goes, or after the
 //! product's time.
 
+mod comparing;
+
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -29,13 +31,8 @@ use highwater::replication::merge;
 use highwater::replication::merge::Place;
 use highwater::replication::pages;
 use highwater::replication::pages::Pages;
-use highwater::replication::pass;
-use highwater::replication::pass::Marks;
 use highwater::replication::repair::Collection;
 use highwater::replication::repair::Digest;
-use highwater::replication::repair::Listing;
-use highwater::replication::repair::Sums;
-use highwater::replication::repair::WANT_MAX;
 use highwater::replication::repair::Want;
 use highwater::replication::sender::Action;
 use highwater::replication::sender::Ref;
@@ -455,66 +452,6 @@ impl Node {
                 }
             }
         }
-    }
-
-    fn compare(&mut self, at: At, peer: usize, reply: &[u8]) {
-        let frame = Frame::read(reply).expect("a listing");
-        let listing = Listing::read(&frame).expect("a listing");
-        let mut collection = Collection::begin_pass(at.now, listing.ranges());
-        self.collect(at, &mut collection);
-        let difference = collection.compare(&listing);
-        self.repaired += (difference.give.len() + difference.want.len()) as u64;
-        let mut todo = VecDeque::new();
-        let names = &self.catalogue.names;
-        for references in difference.give.chunks(500) {
-            let pages = Pages::of(&self.ledger, names, references, false);
-            let frames = pages.finish(&self.ledger, Kind::Repair, self.round);
-            todo.extend(frames.into_iter().map(|(bytes, _)| bytes));
-        }
-        let own = self.ledger.actors().own_actor();
-        let wants = difference.want.chunks(WANT_MAX);
-        todo.extend(wants.map(|wanted| Want::write(own, self.round, wanted)));
-        let next = listing.next();
-        self.comparisons.insert(peer, Comparison { next, todo });
-    }
-
-    fn sums(&self, at: At) -> Sums {
-        let mut sums = Sums::begin_pass(at.now);
-        let mut marks = Marks::default();
-        for shard in 0..self.ledger.shards() {
-            let names = &self.catalogue.names;
-            pass::visit(
-                &self.ledger,
-                names,
-                shard,
-                at.now,
-                |_, identity, counter| {
-                    let state = pass::state(&self.ledger, identity, counter, &mut marks);
-                    sums.add(state, counter.dead_at);
-                },
-            );
-        }
-        sums
-    }
-
-    fn collect(&self, at: At, collection: &mut Collection) {
-        let mut marks = Marks::default();
-        for shard in 0..self.ledger.shards() {
-            let names = &self.catalogue.names;
-            pass::visit(
-                &self.ledger,
-                names,
-                shard,
-                at.now,
-                |place, identity, counter| {
-                    if collection.wants(identity) {
-                        let state = pass::state(&self.ledger, identity, counter, &mut marks);
-                        collection.add(state, counter.dead_at, place);
-                    }
-                },
-            );
-        }
-        collection.finish_pass();
     }
 
     fn hear(&mut self, at: At, from: usize, incarnation: u64, bytes: &[u8]) -> Option<Bytes> {
