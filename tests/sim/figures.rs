@@ -119,6 +119,37 @@ fn the_machines_share_as_the_rule_does() {
     assert!(cut_off.under() <= 0.2, "{cut_off:?}");
 }
 
+/// T2, T3: what a bucket gives too much is an advance on what it earns; a lost unit that was credited twice would
+/// let the debt grow for as long as the traffic goes on.
+#[test]
+fn a_bucket_that_all_regions_draw_from_earns_what_one_would() {
+    let mut unders = Vec::new();
+    for load in [0.9, 1.2, 5.0] {
+        for traffic in STEADY {
+            let mut setup = Setup::new(1, 5, 3_000, load, traffic);
+            setup.windows = 1;
+            // Three and ten seconds of what it earns.
+            for capacity in [150, 500] {
+                setup.capacity = Some(capacity);
+                let mut world: World<Machines> = World::new(setup);
+                world.run();
+                let tally = world.windows[0];
+                // In seconds of what it earns.
+                let debt = world.debt / 50.0;
+                let ideal = world.ideal_granted as f64;
+                let under = (ideal - tally.granted as f64) / ideal;
+                println!("{load} {traffic:?} {capacity}: debt {debt:.3} s, under {under:.3}");
+                assert!(debt <= 1.0, "{load} {traffic:?} {capacity}: debt {debt} s");
+                assert!(tally.granted as f64 <= capacity as f64 + 3_000.0 + world.debt);
+                unders.push(under);
+            }
+        }
+    }
+    // Bursts in one region against a small bucket meet what is kept for the others.
+    let under = unders.iter().sum::<f64>() / unders.len() as f64;
+    assert!(under <= 0.12, "{under} on average, {unders:?}");
+}
+
 #[test]
 fn a_burst_in_one_region_passes_where_nothing_happened_before() {
     let mut setup = Setup::new(1, 5, 1_000, 0.9, Traffic::Flash);

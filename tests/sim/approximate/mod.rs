@@ -51,6 +51,8 @@ pub struct Setup {
     pub split: Split,
     pub on_partition: OnPartition,
     pub cut: Option<Cut>,
+    /// The limit is a bucket that earns the quota in a window and holds so many units.
+    pub capacity: Option<u64>,
 }
 
 impl Setup {
@@ -67,16 +69,28 @@ impl Setup {
             split: Split::Adaptive,
             on_partition: OnPartition::Share,
             cut: None,
+            capacity: None,
         }
     }
 }
 
 impl Setup {
     pub const fn rule(&self) -> Rule {
-        Rule::FixedWindow {
-            quota: self.quota,
-            window: Span::from_nanos(self.window),
+        let (quota, window) = (self.quota, Span::from_nanos(self.window));
+        match self.capacity {
+            Some(capacity) => Rule::TokenBucket {
+                capacity,
+                refill: quota,
+                per: window,
+            },
+            None => Rule::FixedWindow { quota, window },
         }
+    }
+
+    /// How full a common bucket is at `at` that stood at some level at another time.
+    fn level(&self, (level, since): (f64, u64), at: u64) -> f64 {
+        let earned = self.quota as f64 * (at - since) as f64 / self.window as f64;
+        (level + earned).min(self.capacity.unwrap_or(0) as f64)
     }
 
     /// When checks begin: a window's start, late enough for regions to have met.
@@ -173,6 +187,12 @@ pub struct World<R: Region> {
     pub regions: Vec<R>,
     pub windows: Vec<Tally>,
     pub entries: u64,
+    /// A common bucket, in units: its level and when, and how far it was in debt at most.
+    bucket: (f64, u64),
+    pub debt: f64,
+    /// The same if it alone decided, and what it gave.
+    ideal: (f64, u64),
+    pub ideal_granted: u64,
     rng: Rng,
     net: Net,
     sources: Vec<Source>,
@@ -202,6 +222,10 @@ impl<R: Region> World<R> {
                 .collect(),
             windows: vec![Tally::default(); setup.windows as usize],
             entries: 0,
+            bucket: (setup.capacity.unwrap_or(0) as f64, setup.begin()),
+            debt: 0.0,
+            ideal: (setup.capacity.unwrap_or(0) as f64, setup.begin()),
+            ideal_granted: 0,
             rng,
             net: Net::new(delays),
             sources: (0..regions)
@@ -292,11 +316,18 @@ impl<R: Region> World<R> {
 
     fn note(&mut self, at: u64, passed: bool) {
         let Setup { quota, cost, .. } = self.setup;
+        let ideal = self.setup.level(self.ideal, at);
+        if ideal >= cost as f64 {
+            self.ideal = (ideal - cost as f64, at);
+            self.ideal_granted += cost;
+        }
         let tally = &mut self.windows[((at - self.setup.begin()) / self.setup.window) as usize];
         tally.checks += 1;
         tally.asked += cost;
         if passed {
             tally.granted += cost;
+            self.bucket = (self.setup.level(self.bucket, at) - cost as f64, at);
+            self.debt = self.debt.max(-self.bucket.0);
         } else if tally.granted + cost <= quota {
             tally.refused_early += 1;
         }
