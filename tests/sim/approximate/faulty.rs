@@ -185,12 +185,11 @@ impl Faulty {
         let mut rng = Rng::new(seed ^ 0x5a5a);
         let regions = *rng.pick(&[2, 3, 3, 3, 4, 5]).expect("some");
         let mut delays = vec![vec![0; regions]; regions];
-        for one in 0..regions {
-            for other in 0..one {
-                let delay = rng.between(5, 121);
-                delays[one][other] = delay;
-                delays[other][one] = delay;
-            }
+        let pairs = (0..regions).flat_map(|one| (0..one).map(move |other| (one, other)));
+        for (one, other) in pairs {
+            let delay = rng.between(5, 121);
+            delays[one][other] = delay;
+            delays[other][one] = delay;
         }
         let has_offsets = rng.chance(0.5);
         let catalogue = Catalogue::new(limits(&mut rng));

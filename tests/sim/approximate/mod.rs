@@ -28,6 +28,9 @@ use crate::model::rng::Rng;
 use crate::model::traffic::Source;
 use crate::model::traffic::Traffic;
 
+/// Regions have so long to meet before the first check.
+pub const LEAD: u64 = 3 * SECOND;
+
 /// A partition: regions below `first` are cut off from the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
@@ -239,8 +242,7 @@ impl<R: Region> World<R> {
         world.lead = world.rng.between(2, 10) * setup.window;
         for region in 0..regions {
             let phase = world.rng.between(0, 100 * MS);
-            // Time to meet.
-            let first = setup.begin().saturating_sub(3 * SECOND);
+            let first = setup.begin().saturating_sub(LEAD);
             world.push(first + phase, Event::Tick(region));
             world.next_check(region, setup.begin());
         }
@@ -258,7 +260,9 @@ impl<R: Region> World<R> {
     }
 
     fn next_check(&mut self, region: usize, at: u64) {
-        let at = self.sources[region].next(&mut self.rng, self.lead + at) - self.lead;
+        // The traffic knows nothing of the time that regions had to meet.
+        let shift = self.lead - self.setup.begin();
+        let at = self.sources[region].next(&mut self.rng, shift + at) - shift;
         if at < self.setup.end() {
             self.push(at, Event::Check(region));
         }

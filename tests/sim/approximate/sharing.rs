@@ -10,6 +10,7 @@ use highwater::ledger::sharing::Shared;
 use highwater::ledger::sharing::Sharing;
 use highwater::usage::actor::Site;
 
+use super::LEAD;
 use super::Outbox;
 use super::Region;
 use super::Setup;
@@ -181,7 +182,7 @@ impl Region for Model {
                 .filter(|region| *region != own)
                 .map(|region| Peer {
                     site: model.site(region),
-                    heard: Span::ZERO,
+                    heard: Span::from_nanos(setup.begin().saturating_sub(LEAD)),
                     is_reachable: true,
                     acked_round: 0,
                     latency: Span::from_ms(delays[region]),
