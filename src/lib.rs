@@ -68,9 +68,10 @@
 //! 9. **A refused write stores nothing; an acknowledged `sync` charge, keyed request or admin write is on
 //!    disk.** `src/store/tests/`, `tests/crash.rs`.
 //!
-//! 10. **Strict is strict**: of each window of the log no more is admitted than its largest quota in force,
+//! 10. **Strict is strict**: of each window of the log no more is admitted than its largest quota in force, of a
+//!     token bucket over any interval of log time no more than its capacity and what that interval earns,
 //!     under crash, pause, partition, leader change, lost and doubled messages. `src/grants/book/laws.rs`,
-//!     `src/grants/leader/laws.rs`, `tests/sim`, `tests/chaos`.
+//!     `src/grants/book/tests/shadow.rs`, `src/grants/leader/laws.rs`, `tests/sim`, `tests/chaos`.
 //! 11. **The same entries give the same machine on every region**, also over a snapshot. `src/machine/tests`.
 //! 12. **An acknowledged entry is on the disks of a majority, and nothing is called undone that may have been
 //!     done.** `src/consensus/tests`, `tests/cluster`.

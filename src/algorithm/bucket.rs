@@ -22,7 +22,7 @@ use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 
 /// A bucket's amounts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     /// Most units that can be drawn, not zero.
     pub capacity: u64,

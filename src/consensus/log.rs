@@ -39,8 +39,9 @@ const TAIL_ENTRIES_MAX: usize = 16_384;
 const TAIL_BYTES_MAX: usize = 16 << 20;
 /// Bytes of entries in one message to a follower; far below what the wire carries.
 const REPLICATED_BYTES_MAX: usize = 512 << 10;
-/// First byte of an entry on disk.
-const ENTRY_FORMAT: u8 = 1;
+/// First byte of an entry on disk. It rises when the same entry comes to mean something else: regions that carry
+/// one log out differently would drift apart.
+const ENTRY_FORMAT: u8 = 2;
 
 pub(super) fn failed(error: &StoreError) -> io::Error {
     io::Error::other(error.clone())
@@ -52,7 +53,12 @@ fn encode_entry(payload: &Payload) -> io::Result<Vec<u8>> {
 
 fn decode_entry(stored: &StoredEntry) -> io::Result<Entry> {
     let Some((&ENTRY_FORMAT, payload)) = stored.body.split_first() else {
-        let reason = format!("entry {} has an unknown format", stored.place.index);
+        let format = stored.body.first().copied().unwrap_or_default();
+        let index = stored.place.index;
+        let reason = format!(
+            "entry {index} of the log has format {format}, this build reads format {ENTRY_FORMAT}: run the build \
+             that wrote it, or let the region join anew with an empty directory"
+        );
         return Err(io::Error::other(reason));
     };
     let payload = postcard::from_bytes(payload).map_err(io::Error::other)?;

@@ -176,6 +176,20 @@ pub struct Window {
 }
 
 impl Window {
+    /// A window that begins at `start` and never ends, named after its start: what a bucket has.
+    pub const fn endless(start: Timestamp) -> Self {
+        Self {
+            id: WindowId(start.0),
+            start,
+            end: Timestamp::MAX,
+        }
+    }
+
+    /// Whether this never ends.
+    pub const fn is_endless(&self) -> bool {
+        self.end.0 == Timestamp::MAX.0
+    }
+
     /// The window of length `length` (not zero) aligned to the Unix epoch that contains `now`.
     pub fn aligned(now: Timestamp, length: Span) -> Self {
         let length_nanos = i64::try_from(length.as_nanos()).unwrap_or(i64::MAX).max(1);

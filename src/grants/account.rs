@@ -4,6 +4,8 @@ use compact_str::CompactString;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::algorithm::bucket::Flow;
+use crate::domain::limit::Rule;
 use crate::domain::name::LimitName;
 use crate::domain::name::RegionName;
 use crate::domain::time::Window;
@@ -28,6 +30,61 @@ pub struct Holder {
     pub region: RegionName,
     /// The random number of the process's start.
     pub incarnation: u64,
+}
+
+/// How many units there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Quota {
+    /// So many in a window.
+    Window(u64),
+    /// A bucket: as many as its capacity, and what was spent comes back at its rate.
+    Bucket(Flow),
+}
+
+impl Quota {
+    /// The quota of a rule.
+    pub const fn of(rule: &Rule) -> Self {
+        match rule {
+            Rule::TokenBucket {
+                capacity,
+                refill,
+                per,
+            } => Self::Bucket(Flow {
+                capacity: *capacity,
+                rate: *refill,
+                per: *per,
+            }),
+            rule => Self::Window(rule.quota()),
+        }
+    }
+
+    /// Most units that can be out at once.
+    pub const fn units(&self) -> u64 {
+        match self {
+            Self::Window(units) => *units,
+            Self::Bucket(flow) => flow.capacity,
+        }
+    }
+
+    /// A bucket's amounts.
+    pub const fn flow(&self) -> Option<&Flow> {
+        match self {
+            Self::Window(_) => None,
+            Self::Bucket(flow) => Some(flow),
+        }
+    }
+}
+
+impl From<u64> for Quota {
+    fn from(units: u64) -> Self {
+        Self::Window(units)
+    }
+}
+
+impl From<Flow> for Quota {
+    fn from(flow: Flow) -> Self {
+        Self::Bucket(flow)
+    }
 }
 
 /// What a holder has done with its units of one window. Cumulative; two tellings merge by maximum.
@@ -85,4 +142,7 @@ pub struct PoolStanding {
     pub used_by_holder: u64,
     /// Units that processes took with them when they ended, or that may still be spent under earlier epochs.
     pub stranded: u64,
+    /// Buckets: what was drawn and has not come back, in units times nanoseconds of `per`; units that are held
+    /// unspent are not drawn. 0 for windows.
+    pub drawn: u128,
 }

@@ -14,9 +14,14 @@
 //!   overlap is withheld from it, until it comes back or the earlier window ends.
 //! - Log time never falls. A window is granted from [`PREFETCH_MAX`] before its start until its end, and
 //!   forgotten [`KEPT_AFTER_END`] later.
+//! - A bucket is one window without an end that earns by log time, but nothing over the time between two
+//!   terms ([`Book::skip`]); its level and what is outstanding never exceed its capacity. What a holder did not
+//!   tell of counts as spent when its lease ends ([`Book::lapse`]) or its process is replaced. It is forgotten
+//!   when it is full, nothing of it is held and nobody has touched it for a minute; the next one has another name.
 //!
 //! Shown by `tests` (each rule) and `laws` (random entries, processes that spend all they are told of).
 
+mod bucket;
 mod counters;
 mod pool;
 mod proof;
@@ -43,9 +48,11 @@ use crate::domain::time::WindowId;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
 use crate::grants::account::PoolStanding;
+use crate::grants::account::Quota;
 use crate::grants::account::Totals;
 use crate::grants::account::Transfer;
 use crate::grants::book::counters::Counters;
+use crate::grants::book::pool::Moment;
 use crate::grants::book::pool::Pool;
 use crate::grants::book::regions::Regions;
 
@@ -134,6 +141,10 @@ pub struct Preview {
     pub window: Window,
     /// Free units; below zero when the quota was lowered below what is out.
     pub free: i128,
+    /// A bucket that is not full: the time until a unit is free.
+    pub next_in: Option<Span>,
+    /// A bucket that earns nothing: all of its units are in it or in the field.
+    pub is_full: bool,
 }
 
 /// The replicated half of strict limits.
@@ -141,6 +152,8 @@ pub struct Preview {
 pub struct Book {
     bounds: Bounds,
     log: Timestamp,
+    /// By how much the clock of buckets is behind log time.
+    skipped: Span,
     regions: Regions,
     counters: Counters,
 }
@@ -164,19 +177,56 @@ impl Book {
         self.log
     }
 
+    fn moment(&self, log: Timestamp) -> Moment<'_> {
+        let log = log.max(self.log);
+        Moment {
+            log,
+            clock: log.minus(self.skipped),
+            regions: &self.regions,
+        }
+    }
+
+    /// Splits off the counters, to change them at the newest log time.
+    fn counters_now(&mut self) -> (&mut Counters, Moment<'_>) {
+        let moment = Moment {
+            log: self.log,
+            clock: self.log.minus(self.skipped),
+            regions: &self.regions,
+        };
+        (&mut self.counters, moment)
+    }
+
+    /// Log time goes on to `log`, and buckets earn nothing over it: a term has begun.
+    pub fn skip(&mut self, log: Timestamp) {
+        self.skipped = self.skipped.plus(log.since(self.log));
+        self.advance(log);
+    }
+
     // Regions.
 
     /// `holder` is its region's process from now on: what earlier ones hold is stranded until its window
     /// ends. Enrolling again, or late, a process that was replaced changes nothing.
     pub fn enroll(&mut self, log: Timestamp, holder: &Holder) {
         let log = self.advance(log);
-        self.regions.enroll(log, holder);
+        let clock = log.minus(self.skipped);
+        self.regions.enroll(log, clock, holder);
     }
 
     /// `region` is no member any more: nothing is granted to it, and what it holds is stranded.
     pub fn depart(&mut self, log: Timestamp, region: &RegionName) {
         self.advance(log);
         self.regions.depart(region);
+    }
+
+    /// The lease of `holder` on units of buckets has ended: what it did not tell of counts as spent.
+    pub fn lapse(&mut self, log: Timestamp, holder: &Holder) {
+        let log = self.advance(log);
+        self.regions.note_lapse(log.minus(self.skipped), holder);
+    }
+
+    /// Processes whose leases may run: the newest of every region, and of regions that departed.
+    pub fn leased(&self) -> impl Iterator<Item = Holder> + '_ {
+        self.regions.leased()
     }
 
     /// The process that `region` enrolled last.
@@ -211,25 +261,24 @@ impl Book {
         &mut self,
         log: Timestamp,
         transfer: &Transfer,
-        quota: u64,
+        quota: impl Into<Quota>,
     ) -> Result<Transferred, NotTaken> {
         let account = &transfer.account;
         let id = transfer.window.id;
         self.returns(log, account, id, &transfer.returns);
-        let log = self.log;
+        let bounds = self.bounds;
         let only_tells = transfer.grants.is_empty();
-        let opened = self
-            .counters
-            .open(&self.bounds, log, account, transfer.window, quota);
+        let (counters, now) = self.counters_now();
+        let opened = counters.open(&bounds, &now, account, transfer.window, quota.into());
         let pool = match opened {
             Ok(pool) => pool,
-            Err(why) if only_tells => self.counters.pool_mut(account, id).ok_or(why)?,
+            Err(why) if only_tells => counters.pool_mut(account, id).ok_or(why)?,
             Err(why) => return Err(why),
         };
         let mut granted = Vec::with_capacity(transfer.grants.len());
         for (holder, to) in &transfer.grants {
-            let total = if self.regions.is_newest(holder) {
-                pool.grant(holder, *to)
+            let total = if now.regions.is_newest(holder) {
+                pool.grant(holder, *to, now.regions.lapses(holder))
             } else {
                 pool.tally(holder).granted
             };
@@ -254,8 +303,9 @@ impl Book {
         said: &[(Holder, Totals)],
     ) {
         self.advance(log);
+        let (counters, now) = self.counters_now();
         for (holder, totals) in said {
-            self.counters.take(account, window, holder, *totals);
+            counters.take(&now, account, window, holder, *totals);
         }
     }
 
@@ -264,12 +314,14 @@ impl Book {
     ///
     /// # Errors
     /// The first part that cannot be charged, by its place, and why.
-    pub fn charge_fits(
+    pub fn charge_fits<Q: Copy + Into<Quota>>(
         &mut self,
         log: Timestamp,
-        parts: &[(&Charge, u64)],
+        parts: &[(&Charge, Q)],
     ) -> Result<(), (usize, NotTaken)> {
         let log = self.advance(log);
+        let bounds = self.bounds;
+        let (counters, now) = self.counters_now();
         for (part, _) in parts {
             let Charge {
                 account,
@@ -278,16 +330,16 @@ impl Book {
                 totals,
                 ..
             } = part;
-            self.counters.take(account, window.id, holder, *totals);
+            counters.take(&now, account, window.id, holder, *totals);
         }
         let mut sums: BTreeMap<(&Account, WindowId), u128> = BTreeMap::new();
         for (place, (part, quota)) in parts.iter().enumerate() {
-            if !self.regions.is_newest(&part.holder) {
+            if !now.regions.is_newest(&part.holder) {
                 return Err((place, NotTaken::NotEnrolled));
             }
-            let pool = self
-                .counters
-                .open(&self.bounds, log, &part.account, part.window, *quota)
+            let quota: Quota = (*quota).into();
+            let pool = counters
+                .open(&bounds, &now, &part.account, part.window, quota)
                 .map_err(|why| (place, why))?;
             if pool.window().start > log {
                 return Err((place, NotTaken::WindowClosed));
@@ -306,18 +358,19 @@ impl Book {
     ///
     /// # Errors
     /// As [`Book::charge_fits`]; nothing was charged then.
-    pub fn charge(
+    pub fn charge<Q: Copy + Into<Quota>>(
         &mut self,
         log: Timestamp,
-        parts: &[(&Charge, u64)],
+        parts: &[(&Charge, Q)],
     ) -> Result<Vec<PoolStanding>, (usize, NotTaken)> {
         self.charge_fits(log, parts)?;
         for (part, _) in parts {
             if let Some(pool) = self.counters.pool_mut(&part.account, part.window.id) {
-                pool.charge(&part.holder, part.units);
+                let lapses = self.regions.lapses(&part.holder);
+                pool.charge(&part.holder, part.units, lapses);
             }
         }
-        let standing = |(part, _): &(&Charge, u64)| {
+        let standing = |(part, _): &(&Charge, Q)| {
             self.standing(&part.account, part.window.id, Some(&part.holder))
                 .unwrap_or_default()
         };
@@ -337,22 +390,24 @@ impl Book {
         units: u64,
     ) -> u64 {
         self.advance(log);
-        self.counters.take(account, window, holder, totals);
-        self.counters
+        let (counters, now) = self.counters_now();
+        counters.take(&now, account, window, holder, totals);
+        counters
             .pool_mut(account, window)
             .map_or(0, |pool| pool.refund(holder, units))
     }
 
-    /// Forgets at most `budget` windows that ended [`KEPT_AFTER_END`] ago, the earliest first, and hands out
-    /// how they were used.
+    /// Looks at `budget` windows at most, and forgets those that ended [`KEPT_AFTER_END`] ago, the earliest first, and
+    /// buckets that are like new ones and were not touched for a while; hands out how they were used.
     pub fn expire(&mut self, log: Timestamp, budget: usize) -> Vec<Proof> {
         let log = self.advance(log);
         let mut closed = Vec::new();
-        while closed.len() < budget {
-            let Some((account, pool)) = self.counters.close_ended(log.minus(KEPT_AFTER_END)) else {
-                break;
-            };
-            closed.push(Proof::of(account, &pool, &self.regions));
+        let mut budget = budget;
+        let (counters, now) = self.counters_now();
+        while let Some((account, pool)) =
+            counters.close_ended(log.minus(KEPT_AFTER_END), &now, &mut budget)
+        {
+            closed.push(Proof::of(account, &pool, now.regions));
         }
         closed
     }
@@ -368,14 +423,15 @@ impl Book {
         log: Timestamp,
         account: &Account,
         window: Window,
-        quota: u64,
+        quota: impl Into<Quota>,
     ) -> Result<Preview, NotTaken> {
+        let now = self.moment(log);
         self.counters
-            .preview(&self.bounds, log.max(self.log), account, window, quota)
+            .preview(&self.bounds, &now, account, window, quota.into())
     }
 
     /// An open window's bounds and the quota that was last in force there.
-    pub fn window(&self, account: &Account, window: WindowId) -> Option<(Window, u64)> {
+    pub fn window(&self, account: &Account, window: WindowId) -> Option<(Window, Quota)> {
         let pool = self.counters.pool(account, window)?;
         Some((pool.window(), pool.quota()))
     }
@@ -385,6 +441,16 @@ impl Book {
         self.counters
             .pool(account, window)
             .map_or_else(Tally::default, |pool| pool.tally(holder))
+    }
+
+    /// Up to which total of what it was granted the units of `holder` count as spent, by the leases that have
+    /// ended.
+    pub fn lapsed_to(&self, account: &Account, window: WindowId, holder: &Holder) -> u64 {
+        let Some(pool) = self.counters.pool(account, window) else {
+            return 0;
+        };
+        let pool = pool.at(&self.moment(self.log), pool.quota());
+        pool.tally(holder).lapsed_to
     }
 
     /// All holders of a window that are kept apart, by region and process.
@@ -406,8 +472,20 @@ impl Book {
         window: WindowId,
         holder: Option<&Holder>,
     ) -> Option<PoolStanding> {
+        self.standing_at(self.log, account, window, holder)
+    }
+
+    /// How an open window would stand at log time `log`, seen by `holder`.
+    pub fn standing_at(
+        &self,
+        log: Timestamp,
+        account: &Account,
+        window: WindowId,
+        holder: Option<&Holder>,
+    ) -> Option<PoolStanding> {
         let pool = self.counters.pool(account, window)?;
-        Some(pool.standing(holder, self.stranded(account, window)))
+        let pool = pool.at(&self.moment(log), pool.quota());
+        Some(pool.standing(holder, self.stranded(&pool)))
     }
 
     /// How an open window was used so far.
@@ -448,10 +526,7 @@ impl Book {
         self.counters.windows(account)
     }
 
-    fn stranded(&self, account: &Account, window: WindowId) -> u64 {
-        let Some(pool) = self.counters.pool(account, window) else {
-            return 0;
-        };
+    fn stranded(&self, pool: &Pool) -> u64 {
         let ended = pool.ended().map(|(_, tally)| tally);
         pool.rows()
             .filter(|(holder, _)| !self.regions.is_newest(holder))

@@ -24,6 +24,9 @@ use crate::grants::message::PulseAnswer;
 pub const DRIFT_PPM: i128 = 200;
 /// How far log time may be slewed against the leader's boot clock, in millionths.
 pub const SLEW_PPM: i128 = 500;
+/// Units of a bucket may be spent for this long after the region sent what the leader's newest word answers. A
+/// length of the boot clock.
+pub const LEASE: Span = Span::from_seconds(10);
 /// What is added to two refills to get the longest wait.
 pub const WAIT_MARGIN: Span = Span::from_ms(50);
 
@@ -54,6 +57,7 @@ pub struct Exchange {
     is_restarting: bool,
     last_word: Option<Span>,
     by_hand: Option<Timestamp>,
+    lease: Lease,
     resumed: Resumed,
 }
 
@@ -67,6 +71,14 @@ pub struct Resumed {
     /// Another leader answers. The one before may have been alone for any time, and have put nothing that it
     /// was told into the log.
     pub is_another: bool,
+}
+
+/// The lease on units of buckets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lease {
+    /// How often a lease began that did not follow on the one before.
+    number: u32,
+    until: Span,
 }
 
 /// Between which instants log time is.
@@ -133,6 +145,14 @@ impl Exchange {
                 self.resume(last_word, false);
             }
         }
+        if self.is_leased(stamp, boot)
+            && let Some(sent) = stamp.lease
+        {
+            if self.lease.until <= boot {
+                self.lease.number = self.lease.number.wrapping_add(1);
+            }
+            self.lease.until = self.lease.until.max(sent.plus(LEASE));
+        }
         let log = i128::from(stamp.log_time.as_nanos());
         let low = Bound {
             offset: log - i128::from(boot.as_nanos()),
@@ -161,6 +181,20 @@ impl Exchange {
         if is_better {
             self.revision = self.revision.wrapping_add(1);
         }
+    }
+
+    /// Whether the lease of a stamp runs at `boot`: what such a message tells of units of a bucket holds. No
+    /// lease of this region has ended in the book since the message was sent.
+    pub fn is_leased(&self, stamp: &LogStamp, boot: Span) -> bool {
+        let is_newest = self.term().is_none_or(|term| stamp.term >= term);
+        let runs = |sent: Span| sent <= boot && boot < sent.plus(LEASE);
+        is_newest && stamp.lease.is_some_and(runs)
+    }
+
+    /// The number of the lease that runs at `boot`; `None`: units of buckets may not be spent. What was held
+    /// under another number may not be spent either: the book may have taken it for spent in between.
+    pub fn lease(&self, boot: Span) -> Option<u32> {
+        (boot < self.lease.until).then_some(self.lease.number)
     }
 
     fn resume(&mut self, last_word: Option<Span>, is_another: bool) {

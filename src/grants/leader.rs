@@ -18,14 +18,17 @@
 //!   a second. Refusals are never entries.
 //! - All is bounded: windows, charges, entries in flight per window, asks that wait for an answer.
 //!
-//! Files: `desk` (one window, and the plan), `serve` (what a window does next), `credit` (what comes back by
-//! other entries, or before an epoch ends), `charges` (what is decided
-//! here and not in a region), `share` (by demand), `peers` (who lives, how far away). Shown by `tests`
+//! Files: `desk` (one window, and the plan), `bucket` (the window of a bucket), `serve` (what a window does next), `credit` (what comes back by
+//! other entries, or before an epoch ends), `charges` (what is decided here and not in a region), `share` (by
+//! demand), `peers` (who lives, how far away), `leases` (until when units of buckets may be spent). Shown by
+//! `tests`
 //! (scenes) and `laws` (random schedules).
 
+mod bucket;
 mod charges;
 mod credit;
 mod desk;
+mod leases;
 mod peers;
 mod serve;
 mod share;
@@ -45,6 +48,8 @@ use crate::domain::time::Window;
 use crate::domain::time::WindowId;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
+use crate::grants::account::Quota;
+use crate::grants::account::Totals;
 use crate::grants::account::Transfer;
 use crate::grants::book::Book;
 use crate::grants::book::Charge;
@@ -53,6 +58,7 @@ use crate::grants::book::Transferred;
 use crate::grants::leader::charges::Waiting;
 use crate::grants::leader::desk::Desk;
 use crate::grants::leader::desk::Plan;
+use crate::grants::leader::leases::Leases;
 use crate::grants::leader::peers::Peers;
 use crate::grants::message::Ask;
 use crate::grants::message::LogStamp;
@@ -63,6 +69,8 @@ use crate::grants::message::Report;
 use crate::grants::message::ToRegion;
 use crate::grants::message::Why;
 
+pub use crate::grants::leader::leases::EARLIER_LEADERS;
+pub use crate::grants::leader::leases::LAPSE_MARGIN;
 pub use crate::grants::leader::peers::LIVE_WITHIN;
 
 /// How long "dry" lasts at most, and how long a hungry region is remembered.
@@ -98,6 +106,9 @@ pub enum Action {
     },
     /// Send a message to a holder's region.
     Tell(Holder, ToRegion),
+    /// The lease of a holder has ended: append an entry that says so, and call [`Leader::lapsed`] whatever
+    /// becomes of it.
+    Lapse(Holder),
     /// The units of a charge are there: append its entry, and call [`Leader::charged`] whatever becomes of
     /// it.
     Charge {
@@ -121,7 +132,7 @@ pub struct Part {
     /// What is to be charged.
     pub charge: Charge,
     /// The quota in force.
-    pub quota: u64,
+    pub quota: Quota,
 }
 
 /// A window of a counter.
@@ -136,6 +147,7 @@ struct Place {
 pub struct Leader {
     term: u64,
     peers: Peers,
+    leases: Leases,
     desks: BTreeMap<Place, Desk>,
     /// When to look where again.
     wakes: BTreeSet<(Span, Place)>,
@@ -157,6 +169,7 @@ impl Leader {
         Self {
             term,
             peers: Peers::default(),
+            leases: Leases::default(),
             desks: BTreeMap::new(),
             wakes: BTreeSet::new(),
             entries: BTreeMap::new(),
@@ -178,8 +191,10 @@ impl Leader {
         self.wakes.first().map(|(wake, _)| *wake)
     }
 
-    fn stamp(&self, now: Now, echo: Option<Span>) -> LogStamp {
+    /// The leader's clock as it is told to `holder`, and its lease.
+    pub fn stamp(&self, now: Now, holder: &Holder, echo: Option<Span>) -> LogStamp {
         LogStamp {
+            lease: self.leases.of(holder),
             term: self.term,
             log_time: now.log,
             echo,
@@ -194,9 +209,10 @@ impl Leader {
         if book.is_newest(&pulse.holder) {
             self.peers.hear(region, now.boot);
             self.peers.set_refill(region, pulse.refill);
+            self.leases.hear(now.boot, &pulse.holder, pulse.sent_boot);
         }
         let answer = PulseAnswer {
-            stamp: self.stamp(now, Some(pulse.sent_boot)),
+            stamp: self.stamp(now, &pulse.holder, Some(pulse.sent_boot)),
             slowest_refill: self.peers.slowest_refill(now.boot),
             restarting: book.is_restarting(region, now.log),
         };
@@ -213,14 +229,23 @@ impl Leader {
         book: &Book,
         ask: &Ask,
         window: Window,
-        quota: u64,
+        quota: impl Into<Quota>,
         out: &mut Vec<Action>,
     ) {
+        let quota = quota.into();
         let holder = &ask.holder;
-        if !book.is_newest(holder) {
+        if !book.is_newest(holder) || self.leases.is_ending(holder) {
             return;
         }
         self.peers.hear(&holder.region, now.boot);
+        self.leases.hear(now.boot, holder, ask.sent_boot);
+        let rebased;
+        let ask = if window.is_endless() && ask.at != Some(window.start) {
+            rebased = of_new_bucket(ask);
+            &rebased
+        } else {
+            ask
+        };
         let place = match self.open(now, book, &ask.account, window, quota) {
             Ok(place) => place,
             Err(why) => {
@@ -275,6 +300,13 @@ impl Leader {
             self.peers.hear(&holder.region, now.boot);
         }
         let Some((window, quota)) = book.window(&report.account, report.window) else {
+            // Buckets are forgotten when they are full, and their reservations are kept until that is known.
+            if lives {
+                let why = Why::Forgotten {
+                    window: report.window,
+                };
+                self.tell_refused(now, &report.account, holder, why, None, out);
+            }
             return;
         };
         if !lives && book.tally(&report.account, report.window, holder).granted == 0 {
@@ -294,6 +326,7 @@ impl Leader {
             self.serve(now, book, &place, out);
             self.hurry_superseded(now, book, &place, out);
         }
+        self.hurry_full_bucket(now, book, &place, out);
         self.answer_recall(now, book, &place, holder, report.recall, out);
         self.sleep(now, book, &place);
     }
@@ -348,9 +381,10 @@ impl Leader {
         now: Now,
         book: &Book,
         account: &Account,
-        quota: u64,
+        quota: impl Into<Quota>,
         out: &mut Vec<Action>,
     ) {
+        let quota = quota.into();
         let from = Place {
             account: account.clone(),
             window: WindowId(i64::MIN),
@@ -409,7 +443,7 @@ impl Leader {
         book: &Book,
         account: &Account,
         window: Window,
-        quota: u64,
+        quota: Quota,
     ) -> Result<Place, NotTaken> {
         let window = book.preview(now.log, account, window, quota)?.window;
         let place = self.place(now, account, window, quota)?;
@@ -428,7 +462,7 @@ impl Leader {
         now: Now,
         account: &Account,
         window: Window,
-        quota: u64,
+        quota: Quota,
     ) -> Result<Place, NotTaken> {
         let place = Place {
             account: account.clone(),
@@ -450,6 +484,7 @@ impl Leader {
         let Some(desk) = self.desks.get_mut(place) else {
             return;
         };
+        desk.was_in_book |= is_in_book;
         if let Some(wake) = desk.wake.take() {
             self.wakes.remove(&(wake, place.clone()));
         }
@@ -481,12 +516,36 @@ impl Leader {
             | NotTaken::NotEnrolled
             | NotTaken::Empty => Why::WindowClosed,
         };
+        self.tell_refused(now, account, holder, why, echo, out);
+    }
+
+    fn tell_refused(
+        &self,
+        now: Now,
+        account: &Account,
+        holder: &Holder,
+        why: Why,
+        echo: Option<Span>,
+        out: &mut Vec<Action>,
+    ) {
         let refused = Refused {
             holder: holder.clone(),
             account: account.clone(),
             why,
-            stamp: self.stamp(now, echo),
+            stamp: self.stamp(now, holder, echo),
         };
         out.push(Action::Tell(holder.clone(), ToRegion::Refused(refused)));
+    }
+}
+
+/// `ask` as one who holds nothing would make it: its totals are of a bucket that was forgotten, or it knows of
+/// none.
+fn of_new_bucket(ask: &Ask) -> Ask {
+    let done = ask.totals.spent.saturating_add(ask.totals.returned);
+    Ask {
+        need_to: ask.need_to.saturating_sub(done),
+        want_to: ask.want_to.saturating_sub(done),
+        totals: Totals::default(),
+        ..ask.clone()
     }
 }

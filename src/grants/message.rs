@@ -98,6 +98,11 @@ pub struct LogStamp {
     pub log_time: Timestamp,
     /// The boot time that the region sent in what this answers; `None` when it answers nothing.
     pub echo: Option<Span>,
+    /// The region's lease on units of buckets runs [`LEASE`] from this boot time of its own; `None`: it is not
+    /// renewed.
+    ///
+    /// [`LEASE`]: crate::grants::exchange::LEASE
+    pub lease: Option<Span>,
 }
 
 /// How much a region was granted: of any age, from any leader, for one incarnation.
@@ -111,6 +116,8 @@ pub struct Answer {
     pub window: Window,
     /// The committed cumulative total.
     pub granted: u64,
+    /// Buckets: units up to this cumulative total count as spent, since a lease ended: they may be used no more.
+    pub lapsed_to: u64,
     /// The pool is empty and the need was not met.
     pub dry: Option<Dry>,
     /// How the window stands, as far as the leader knows.
@@ -153,6 +160,12 @@ pub enum Why {
     WindowClosed,
     /// The tenant has too many open strict counters.
     Capacity,
+    /// The book has forgotten this window: nothing of it is held by anybody, and what was told of it is needed
+    /// no more.
+    Forgotten {
+        /// The window.
+        window: WindowId,
+    },
 }
 
 /// Give back what is held, unless checks wait for it.

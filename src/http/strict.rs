@@ -354,7 +354,7 @@ pub async fn refund(
 }
 
 /// Use by region of the running window of a strict limit, as the log and this region know it. `None`: it has
-/// no windows in the book.
+/// no windows in the book that end.
 pub fn use_by_region(
     region: &Region,
     tenant: &str,
@@ -373,10 +373,14 @@ pub fn use_by_region(
         .flatten();
     let core = region.replica.core();
     let book = core.machine.book();
-    let window = match view {
+    let window = match &view {
         Some(view) => view.window,
         None => core.machine.seen(&account, now)?.0,
     };
+    if window.is_endless() {
+        // What a bucket's regions spent since it was last forgotten is not what is in use now.
+        return None;
+    }
     let mut by_region = BTreeMap::new();
     for row in book
         .proof(&account, window.id)

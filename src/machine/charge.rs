@@ -1,4 +1,4 @@
-//! Checks that the log decides: strict limits without reservations, and strict limits under an
+//! Checks that the log decides: strict limits without reservations (sliding windows, logs, concurrency), and strict limits under an
 //! `Idempotency-Key`.
 //!
 //! All items of a check are judged first; then all are charged or none. A check that is refused changes
@@ -11,7 +11,10 @@ use compact_str::CompactString;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::algorithm::Admission;
 use crate::algorithm::Standing;
+use crate::algorithm::bucket::Flow;
+use crate::algorithm::bucket::Level;
 use crate::catalogue::intern::LimitId;
 use crate::domain::decision::DecidedBy;
 use crate::domain::decision::Decision;
@@ -28,6 +31,7 @@ use crate::domain::time::WindowId;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
 use crate::grants::account::PoolStanding;
+use crate::grants::account::Quota;
 use crate::grants::account::Totals;
 use crate::grants::book;
 use crate::grants::book::NotTaken;
@@ -143,7 +147,10 @@ struct Known {
 
 /// Whether a strict limit of this kind is spent from reservations.
 pub const fn has_reservations(rule: &Rule) -> bool {
-    matches!(rule, Rule::FixedWindow { .. } | Rule::CalendarWindow { .. })
+    matches!(
+        rule,
+        Rule::FixedWindow { .. } | Rule::CalendarWindow { .. } | Rule::TokenBucket { .. }
+    )
 }
 
 impl Machine {
@@ -171,9 +178,8 @@ impl Machine {
         place(&mut told, charge, outcome.items.into_iter().map(by_leader));
         for ((told, item), known) in told.iter_mut().zip(&charge.items).zip(&known) {
             if let Some(window) = item.window {
-                let standing =
-                    self.book
-                        .standing(&known.account, window.id, Some(&charge.request.holder));
+                let holder = Some(&charge.request.holder);
+                let standing = self.book.standing_at(at, &known.account, window.id, holder);
                 *told = Some(windowed(
                     &known.limit,
                     window,
@@ -199,12 +205,11 @@ impl Machine {
                 let item = ledger_item(item, known, item.units);
                 return by_leader(self.look_at(&charge.tenant, &item, at));
             };
-            let quota = known.limit.rule.quota();
+            let quota = Quota::of(&known.limit.rule);
             let preview = self.book.preview(at, &known.account, window, quota);
             let free = preview.map_or(0, |preview| preview.free);
-            let standing =
-                self.book
-                    .standing(&known.account, window.id, Some(&charge.request.holder));
+            let holder = Some(&charge.request.holder);
+            let standing = self.book.standing_at(at, &known.account, window.id, holder);
             let fits = i128::from(item.units) <= free;
             let standing = standing.unwrap_or_else(|| untouched(&known.limit));
             windowed(&known.limit, window, item.units, standing, fits, at)
@@ -245,11 +250,9 @@ impl Machine {
     /// How the window of `account` stands that runs at `at`: the window, units used and units left. `None`
     /// when nobody has touched it.
     pub fn seen(&self, account: &Account, at: Timestamp) -> Option<(Window, PoolStanding)> {
-        let window = self
-            .book
-            .windows(account)
-            .find(|window| window.start <= at && at < window.end)?;
-        Some((window, self.book.standing(account, window.id, None)?))
+        let runs = |window: &Window| window.is_endless() || (window.start <= at && at < window.end);
+        let window = self.book.windows(account).find(runs)?;
+        Some((window, self.book.standing_at(at, account, window.id, None)?))
     }
 
     pub(super) fn charge(&mut self, charge: &Charge) -> Charged {
@@ -304,7 +307,7 @@ impl Machine {
             });
         }
         let parts = parts(charge, &known, &units);
-        let parts: Vec<(&book::Charge, u64)> =
+        let parts: Vec<(&book::Charge, Quota)> =
             parts.iter().map(|(part, quota)| (part, *quota)).collect();
         let fits = self.book.charge_fits(self.log_time, &parts);
         let kept = ledger_items(charge, &known, &units);
@@ -429,7 +432,7 @@ impl Machine {
                             self.log_time,
                             &known.account,
                             window,
-                            known.limit.rule.quota(),
+                            Quota::of(&known.limit.rule),
                         )
                         .map_or(0, |preview| {
                             u64::try_from(preview.free.max(0)).unwrap_or(u64::MAX)
@@ -456,6 +459,23 @@ fn untouched(limit: &Limit) -> PoolStanding {
     }
 }
 
+/// A bucket's amounts and its level at `at`, as its standing tells; `None`: no bucket.
+pub fn level_of(rule: &Rule, standing: &PoolStanding, at: Timestamp) -> Option<(Flow, Level)> {
+    let flow = *Quota::of(rule).flow()?;
+    let drawn = standing.drawn;
+    Some((flow, Level { drawn, at }))
+}
+
+/// When a bucket that refuses `units` will have them if nobody else takes any; `None`: no bucket, or they are
+/// there already in some region's hands.
+pub fn bucket_wait(bucket: Option<(Flow, Level)>, units: u64) -> Option<Span> {
+    let (flow, level) = bucket?;
+    match level.admission(&flow, units) {
+        Admission::Wait { retry_after } => Some(retry_after),
+        Admission::Pass | Admission::Never => None,
+    }
+}
+
 /// What a limit with windows says of units that fit or do not.
 fn windowed(
     limit: &Limit,
@@ -465,7 +485,14 @@ fn windowed(
     fits: bool,
     at: Timestamp,
 ) -> ItemOutcome {
-    let reset_after = window.end.since(at);
+    let bucket = level_of(&limit.rule, &standing, at);
+    let (reset_after, retry_after) = match &bucket {
+        Some((flow, level)) => {
+            let wait = bucket_wait(bucket, units).unwrap_or(RETRY_AFTER_MIN);
+            (level.wait(flow), wait)
+        }
+        None => (window.end.since(at), window.end.since(at)),
+    };
     let reason = (!fits).then_some(if units > limit.rule.quota() {
         Reason::CostExceedsQuota
     } else {
@@ -483,19 +510,23 @@ fn windowed(
         decided_by: DecidedBy::Leader,
         standing: Standing {
             used: standing.used,
-            remaining: if fits { standing.free } else { 0 },
+            remaining: match &bucket {
+                Some((flow, level)) => level.standing(flow).remaining,
+                None if fits => standing.free,
+                None => 0,
+            },
             reset_after,
         },
-        retry_after: (reason == Some(Reason::QuotaExceeded)).then_some(reset_after),
+        retry_after: (reason == Some(Reason::QuotaExceeded)).then_some(retry_after),
         delay: Span::ZERO,
-        window_start: Some(window.start),
+        window_start: bucket.is_none().then_some(window.start),
         calendar_length: matches!(limit.rule, Rule::CalendarWindow { .. })
             .then(|| window.end.since(window.start)),
     }
 }
 
 /// The items that have windows, with the quota in force.
-fn parts(charge: &Charge, known: &[Known], units: &[u64]) -> Vec<(book::Charge, u64)> {
+fn parts(charge: &Charge, known: &[Known], units: &[u64]) -> Vec<(book::Charge, Quota)> {
     let items = charge.items.iter().zip(known).zip(units);
     items
         .filter_map(|((item, known), units)| {
@@ -507,7 +538,7 @@ fn parts(charge: &Charge, known: &[Known], units: &[u64]) -> Vec<(book::Charge, 
                     totals: told_of(item.told, item.window?.id),
                     units: *units,
                 },
-                known.limit.rule.quota(),
+                Quota::of(&known.limit.rule),
             ))
         })
         .collect()

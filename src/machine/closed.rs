@@ -88,6 +88,7 @@ mod tests {
             quota_max: 5,
             free: 5,
             withheld: 0,
+            earned: 0,
             rows: Vec::new(),
         }
     }

@@ -52,6 +52,10 @@ pub enum Command {
     GiveBack(GiveBack),
     /// A hold lasts longer.
     Renew(Renew),
+    /// A leader has begun: no time is earned by buckets before this.
+    Begin,
+    /// The lease of a process on units of buckets has ended.
+    Lapse(Holder),
 }
 
 /// What came of an entry.

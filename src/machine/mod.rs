@@ -6,10 +6,12 @@
 //!     Change                           catalogue: limits, plans, tenants, tokens, resets, audit
 //!     Transfer                         book: units of strict windows, between pool and regions
 //!     Charge, GiveBack, Renew          checks that the log itself decides
+//!     Begin                            a term: see `Machine::apply_in`
+//!     Lapse                            book: a region's lease on units of buckets has ended
 //! ```
 //!
-//! Strict limits of kinds that have windows are spent from reservations; their book is
-//! [`crate::grants::book`]. All other strict kinds (sliding windows, logs, buckets, concurrency) are decided
+//! Strict limits of kinds that have windows, and token buckets, are spent from reservations; their book is
+//! [`crate::grants::book`]. All other strict kinds (sliding windows, logs, concurrency) are decided
 //! here, entry by entry, by a [`Ledger`] whose clock is log time: the same machine that decides regional
 //! limits, fed by the log instead of by calls.
 //!
@@ -17,6 +19,8 @@
 //! - the same entries give the same state and the same replies, also over a snapshot
 //!   (`a_snapshot_goes_on_like_the_original`);
 //! - log time never falls (`log_time_never_falls`);
+//! - buckets earn nothing from the last entry of a term to the first of another, over which log time may have
+//!   jumped (`a_bucket_earns_nothing_between_two_terms`);
 //! - a request is charged once however often its entry is repeated (`a_request_counts_once`), also when a copy
 //!   comes long after its answer (`a_copy_of_a_request_that_was_answered_counts_no_more`), and so is an
 //!   `Idempotency-Key` in whichever region it is sent (`a_key_counts_once_everywhere`);
@@ -46,6 +50,7 @@ use crate::domain::name::RegionName;
 use crate::domain::time::Timestamp;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
+use crate::grants::account::Quota;
 use crate::grants::book;
 use crate::grants::book::Book;
 use crate::grants::book::Proof;
@@ -72,6 +77,8 @@ const CLOSED_PER_ENTRY: usize = 64;
 #[derive(Debug)]
 pub struct Machine {
     log_time: Timestamp,
+    /// The term of the last entry.
+    term: u64,
     cluster: Option<u64>,
     preference: Option<RegionName>,
     catalogue: Catalogue,
@@ -116,6 +123,7 @@ impl Machine {
     pub fn new() -> Self {
         Self {
             log_time: Timestamp::from_nanos(i64::MIN),
+            term: 0,
             cluster: None,
             preference: None,
             catalogue: Catalogue::new(),
@@ -129,12 +137,20 @@ impl Machine {
         }
     }
 
-    /// Applies one entry.
+    /// Applies one entry of `term`. Before the first of a term nothing is earned since the last of another: a
+    /// leader whose clock is ahead would make units.
+    pub fn apply_in(&mut self, term: u64, payload: &Payload) -> Reply {
+        if term > self.term {
+            self.term = term;
+            self.book.skip(self.log_time.max(payload.log_time));
+        }
+        self.apply(payload)
+    }
+
+    /// Applies one entry of the term of the last one.
     pub fn apply(&mut self, payload: &Payload) -> Reply {
         self.log_time = self.log_time.max(payload.log_time);
         self.remembered.forget(self.log_time);
-        let ended = self.book.expire(self.log_time, CLOSED_PER_ENTRY);
-        self.closed.keep(ended, self.log_time);
         let reply = match &payload.command {
             Command::Found { cluster, adopted } => self.found(*cluster, adopted.as_deref()),
             Command::Enroll(holder) => self.enroll(holder),
@@ -151,7 +167,17 @@ impl Machine {
             Command::Charge(charge) => Reply::Charged(self.charge(charge)),
             Command::GiveBack(give) => Reply::Given(self.give_back(give)),
             Command::Renew(renew) => Reply::Given(self.renew(renew)),
+            Command::Begin => Reply::Done,
+            Command::Lapse(holder) => {
+                self.book.lapse(self.log_time, holder);
+                Reply::Done
+            }
         };
+        // Not before: a bucket that this entry is about is in use again.
+        let mut ended = self.book.expire(self.log_time, CLOSED_PER_ENTRY);
+        // A bucket that was forgotten was full: there is nothing to look up.
+        ended.retain(|proof| !proof.window.is_endless());
+        self.closed.keep(ended, self.log_time);
         self.entries += 1;
         if self.entries.is_multiple_of(ENTRIES_PER_SWEEP) {
             self.ledger.sweep_all(self.log_time);
@@ -307,7 +333,7 @@ impl Machine {
         };
         match self
             .book
-            .transfer(self.log_time, transfer, limit.rule.quota())
+            .transfer(self.log_time, transfer, Quota::of(&limit.rule))
         {
             Ok(transferred) => Reply::Transferred(transferred),
             Err(not_taken) => Reply::NotTaken(not_taken),

@@ -17,11 +17,12 @@ use crate::machine::closed::Closed;
 use crate::machine::command::AuditRow;
 
 /// The first byte of a snapshot.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Snapshot {
     log_time: Timestamp,
+    term: u64,
     cluster: Option<u64>,
     preference: Option<RegionName>,
     /// JSON: fields of limits may be absent.
@@ -40,7 +41,8 @@ struct Snapshot {
 pub enum SnapshotError {
     /// It is of a format that this build does not know.
     #[error(
-        "the snapshot has format {0}, this build reads format {FORMAT}: run the same or a newer build"
+        "the snapshot has format {0}, this build reads format {FORMAT}: run the build that wrote it, or let the \
+         region join anew with an empty directory"
     )]
     Format(u8),
     /// It is damaged.
@@ -57,6 +59,7 @@ impl Machine {
         let damaged = |error: &dyn std::fmt::Display| SnapshotError::Damaged(error.to_string());
         let snapshot = Snapshot {
             log_time: self.log_time,
+            term: self.term,
             cluster: self.cluster,
             preference: self.preference.clone(),
             catalogue: serde_json::to_vec(&self.catalogue).map_err(|error| damaged(&error))?,
@@ -86,6 +89,7 @@ impl Machine {
             serde_json::from_slice(&snapshot.catalogue).map_err(|error| damaged(&error))?;
         let machine = Self {
             log_time: snapshot.log_time,
+            term: snapshot.term,
             cluster: snapshot.cluster,
             preference: snapshot.preference,
             catalogue,

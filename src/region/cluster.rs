@@ -50,6 +50,8 @@ const PULSE_INTERVAL: Duration = Duration::from_millis(200);
 const MAJORITY_WITHIN: Duration = Duration::from_millis(1_000);
 /// The same, to a leader that has not answered yet.
 const GREETING_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a new leader waits for its first entry.
+const BEGIN_WITHIN: Span = Span::from_seconds(5);
 /// How often waiting checks and the leader's rounds are looked at.
 const TICK_INTERVAL: Duration = Duration::from_millis(5);
 /// How often a region that wants to enroll looks whether its cluster has a name.
@@ -342,7 +344,13 @@ impl Region {
         loop {
             let seen = leadership.borrow_and_update().clone();
             if seen.is_self && seen.is_ready {
-                self.begin_to_lead(seen.term);
+                if self.begin_to_lead(seen.term) {
+                    tokio::spawn({
+                        let region = Arc::clone(&self);
+                        // Whatever becomes of it: another entry of the term does as well, only later.
+                        async move { region.append_within(Command::Begin, BEGIN_WITHIN).await }
+                    });
+                }
             } else if !seen.is_self {
                 self.end_to_lead();
             }
@@ -412,6 +420,10 @@ impl Region {
                     .is_none_or(|since| since <= MAJORITY_WITHIN)
         });
         self.has_majority.store(heard, Ordering::Relaxed);
+        if heard {
+            let boot = self.clock.boot().as_nanos();
+            self.majority_noted.store(boot, Ordering::Relaxed);
+        }
     }
 
     async fn tick(self: Arc<Self>) {

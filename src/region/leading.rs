@@ -18,6 +18,8 @@ use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::domain::time::Window;
 use crate::grants::account::Account;
+use crate::grants::account::Holder;
+use crate::grants::account::Quota;
 use crate::grants::account::Transfer;
 use crate::grants::book;
 use crate::grants::book::NotTaken;
@@ -50,6 +52,11 @@ use crate::region::proposals::WRITE_DEADLINE;
 use crate::region::replica::Core;
 use crate::region::state::Region;
 
+/// A leader that has not noted a majority for so long does not renew leases: it may have been stopped for a
+/// while, and another may have been elected. With the age of what it notes, less than [`EARLIER_LEADERS`].
+///
+/// [`EARLIER_LEADERS`]: crate::grants::leader::EARLIER_LEADERS
+const MAJORITY_SURE: Span = Span::from_ms(1_500);
 /// Counters that are gathered before one change at most.
 const GATHERED_MAX: usize = 1_000;
 /// How long that may take.
@@ -77,7 +84,7 @@ pub struct Leading {
     last_charge: u64,
 }
 
-/// The window of `rule` that contains `at`; `None` when the rule has no windows.
+/// The window of `rule` that contains `at`; `None` when the rule has no windows that end.
 pub fn window_of(rule: &Rule, at: Timestamp) -> Option<Window> {
     match rule {
         Rule::FixedWindow { window, .. } => Some(Window::aligned(at, *window)),
@@ -94,6 +101,24 @@ impl Leading {
         }
     }
 
+    /// The window of an account that contains `at`; of a bucket the one that it has.
+    fn window(
+        &mut self,
+        machine: &Machine,
+        now: Now,
+        account: &Account,
+        rule: &Rule,
+        at: Timestamp,
+    ) -> Option<Window> {
+        if let quota @ Quota::Bucket(_) = Quota::of(rule) {
+            return Some(
+                self.leader
+                    .bucket_window(now, machine.book(), account, quota),
+            );
+        }
+        window_of(rule, at)
+    }
+
     fn carry_out(&mut self, actions: Vec<Action>, outbox: &Outbox) {
         for action in actions {
             match action {
@@ -107,6 +132,13 @@ impl Leading {
                 }
                 Action::Tell(holder, word) => {
                     outbox.push(Letter::ToRegion(holder.region, word));
+                }
+                Action::Lapse(holder) => {
+                    let term = self.term;
+                    let letter = Letter::Lapse(term, holder.clone());
+                    if !outbox.push(letter) {
+                        self.leader.lapsed(&holder, false);
+                    }
                 }
                 Action::Charge { ticket } => self.go(ticket, Go::Append),
                 Action::RefuseCharge { ticket, why, .. } => self.go(ticket, Go::Refuse(why)),
@@ -136,6 +168,11 @@ impl Region {
         let Core { machine, leading } = &mut *core;
         let leading = leading.as_mut()?;
         let now = leading.now(self.clock.boot(), self.clock.now());
+        leading.leader.renew_leases(
+            now.boot.minus(Span::from_nanos(
+                self.majority_noted.load(Ordering::Relaxed),
+            )) <= MAJORITY_SURE,
+        );
         let mut actions = Vec::new();
         let done = act(leading, machine, now, &mut actions);
         leading.carry_out(actions, &self.outbox);
@@ -147,14 +184,14 @@ impl Region {
         self.lead(|_, _, now, _| now.log)
     }
 
-    /// Begins to lead in `term`, unless it does already.
-    pub fn begin_to_lead(&self, term: u64) {
+    /// Begins to lead in `term`; whether it did not already.
+    pub fn begin_to_lead(&self, term: u64) -> bool {
         let (boot, region_time) = (self.clock.boot(), self.clock.now());
         let voters: Vec<(RegionName, Option<Timestamp>)> = self.voters_times(region_time);
         let mut core = self.replica.core();
         let Core { machine, leading } = &mut *core;
         if leading.as_ref().is_some_and(|leading| leading.term == term) {
-            return;
+            return false;
         }
         let discipline = if self.clock.is_manual() {
             Discipline::Follows
@@ -176,6 +213,7 @@ impl Region {
             last_charge: 0,
         });
         tracing::info!(term, "this region leads");
+        true
     }
 
     /// Leads no more.
@@ -244,6 +282,7 @@ impl Region {
             {
                 leading.leader.tick(now, machine.book(), out);
             }
+            leading.leader.end_leases(now, machine.book(), out);
         });
     }
 
@@ -284,7 +323,7 @@ impl Region {
             open.dedup();
             for account in open {
                 if let Some((_, limit)) = machine.limit_of(&account, now.log) {
-                    let quota = limit.rule.quota();
+                    let quota = Quota::of(&limit.rule);
                     leading
                         .leader
                         .set_quota(now, machine.book(), &account, quota, out);
@@ -351,11 +390,24 @@ impl Region {
         });
     }
 
+    /// Appends the entry that ends the lease of `holder`, for the leader of `term`.
+    pub async fn propose_lapse(self: Arc<Self>, term: u64, holder: Holder) {
+        let done = self
+            .append_within(Command::Lapse(holder.clone()), WRITE_DEADLINE)
+            .await;
+        self.lead(|leading, _, _, _| {
+            if leading.term == term {
+                let is_applied = matches!(done, Forwarded::Done { .. });
+                leading.leader.lapsed(&holder, is_applied);
+            }
+        });
+    }
+
     /// Decides a check at this region, which leads.
     pub async fn charge_here(self: &Arc<Self>, mut charge: Charge, left: Span) -> Forwarded {
         let started = self.clock.stopwatch();
         let planned = self.lead(|leading, machine, now, out| {
-            let open = windows(machine, &mut charge, now.log);
+            let open = windows(leading, machine, &mut charge, now);
             if let Some(said) = machine.judge(&charge, now.log) {
                 return Err(said);
             }
@@ -426,9 +478,9 @@ impl Region {
     pub async fn give_here(&self, mut give: GiveBack, left: Span) -> Forwarded {
         let account = give.account();
         if let Source::Use { window, .. } = &mut give.source {
-            let found = self.lead(|_, machine, now, _| {
+            let found = self.lead(|leading, machine, now, _| {
                 let (_, limit) = machine.limit_of(&account, now.log)?;
-                window_of(&limit.rule, now.log)
+                leading.window(machine, now, &account, &limit.rule, now.log)
             });
             match found {
                 None => return Forwarded::NotLeader,
@@ -446,8 +498,9 @@ impl Region {
 fn heard_ask(leading: &mut Leading, machine: &Machine, now: Now, ask: &Ask, out: &mut Vec<Action>) {
     let found = machine.limit_of(&ask.account, now.log);
     let known = found.and_then(|(_, limit)| {
-        let window = window_of(&limit.rule, ask.at.unwrap_or(now.log))?;
-        Some((window, limit.rule.quota()))
+        let at = ask.at.unwrap_or(now.log);
+        let window = leading.window(machine, now, &ask.account, &limit.rule, at)?;
+        Some((window, Quota::of(&limit.rule)))
     });
     match known {
         Some((window, quota)) => {
@@ -462,11 +515,7 @@ fn heard_ask(leading: &mut Leading, machine: &Machine, now: Now, ask: &Ask, out:
                 why: Why::Changed {
                     version: machine.catalogue().version(),
                 },
-                stamp: crate::grants::message::LogStamp {
-                    term: leading.term,
-                    log_time: now.log,
-                    echo: Some(ask.sent_boot),
-                },
+                stamp: leading.leader.stamp(now, &ask.holder, Some(ask.sent_boot)),
             };
             out.push(Action::Tell(ask.holder.clone(), ToRegion::Refused(refused)));
         }
@@ -474,7 +523,7 @@ fn heard_ask(leading: &mut Leading, machine: &Machine, now: Now, ask: &Ask, out:
 }
 
 /// Notes the running window of every item that has windows, and gives their parts of the charge.
-fn windows(machine: &Machine, charge: &mut Charge, at: Timestamp) -> Vec<Part> {
+fn windows(leading: &mut Leading, machine: &Machine, charge: &mut Charge, now: Now) -> Vec<Part> {
     let mut parts = Vec::new();
     for item in &mut charge.items {
         let account = Account {
@@ -483,13 +532,13 @@ fn windows(machine: &Machine, charge: &mut Charge, at: Timestamp) -> Vec<Part> {
             key: item.key.clone(),
             epoch: item.epoch,
         };
-        let Some((_, limit)) = machine.limit_of(&account, at) else {
+        let Some((_, limit)) = machine.limit_of(&account, now.log) else {
             continue;
         };
         if !has_reservations(&limit.rule) {
             continue;
         }
-        item.window = window_of(&limit.rule, at);
+        item.window = leading.window(machine, now, &account, &limit.rule, now.log);
         if let Some(window) = item.window {
             parts.push(Part {
                 charge: book::Charge {
@@ -499,7 +548,7 @@ fn windows(machine: &Machine, charge: &mut Charge, at: Timestamp) -> Vec<Part> {
                     totals: told_of(item.told, window.id),
                     units: item.units,
                 },
-                quota: limit.rule.quota(),
+                quota: Quota::of(&limit.rule),
             });
         }
     }

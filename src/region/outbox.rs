@@ -16,11 +16,16 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::domain::name::RegionName;
+use crate::domain::time::Span;
+use crate::grants::account::Holder;
+use crate::grants::account::Quota;
 use crate::grants::account::Transfer;
+use crate::grants::message::Answer;
 use crate::grants::message::ToLeader;
 use crate::grants::message::ToRegion;
 use crate::peer::Service;
 use crate::region::progress::Progress;
+use crate::region::reservations::Want;
 use crate::region::state::Region;
 
 /// Words that may wait.
@@ -44,6 +49,8 @@ pub enum Letter {
         /// The entry.
         transfer: Transfer,
     },
+    /// An entry of the leader of a term: the lease of a process has ended.
+    Lapse(u64, Holder),
 }
 
 /// Words between regions as they travel.
@@ -115,6 +122,9 @@ impl Region {
                     } => {
                         tokio::spawn(Arc::clone(&self).propose_transfer(term, ticket, transfer));
                     }
+                    Letter::Lapse(term, holder) => {
+                        tokio::spawn(Arc::clone(&self).propose_lapse(term, holder));
+                    }
                 }
             }
             if !to_leader.is_empty() {
@@ -152,11 +162,46 @@ impl Region {
         }
     }
 
+    /// Makes a reservation for units of a bucket that were asked for by one that is gone by now: it gives them
+    /// back. In a window they would come back by its end.
+    fn adopt(&self, answer: &Answer, boot: Span) {
+        let is_ours = answer.holder == *self.reservations.holder();
+        let is_known = || {
+            let found = self.reservations.with(&answer.account, boot, |_, _| ());
+            found.is_some()
+        };
+        if !is_ours || answer.granted == answer.lapsed_to || is_known() {
+            return;
+        }
+        let now = self.clock.now();
+        let known = self
+            .replica
+            .core()
+            .machine
+            .limit_of(&answer.account, now)
+            .map(|(_, limit)| limit);
+        if let Some(limit) = known.filter(|limit| Quota::of(&limit.rule).flow().is_some()) {
+            let want = Want {
+                place: 0,
+                account: answer.account.clone(),
+                limit: &limit,
+                units: 1,
+            };
+            let wants = [want];
+            self.reservations.lock(&wants).get(&wants[0], boot);
+        }
+    }
+
     /// Takes in what the leader told this region.
     pub fn hear_leader(&self, words: &[ToRegion]) {
         let boot = self.clock.boot();
         let mut effects = Vec::new();
         for word in words {
+            if let ToRegion::Answer(answer) = word
+                && answer.window.is_endless()
+            {
+                self.adopt(answer, boot);
+            }
             self.reservations.hear(word, boot, &mut effects);
         }
         self.carry_out(effects);

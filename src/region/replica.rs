@@ -121,7 +121,7 @@ impl crate::consensus::Machine for Replica {
         let reply = match postcard::from_bytes::<Payload>(entry.payload) {
             Ok(payload) => {
                 let mut core = self.core.lock();
-                let reply = core.machine.apply(&payload);
+                let reply = core.machine.apply_in(entry.term, &payload);
                 if matches!(payload.command, Command::Change(_) | Command::Found { .. }) {
                     self.publish(&core.machine);
                 }

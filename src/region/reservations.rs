@@ -20,6 +20,7 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
+use crate::algorithm::bucket::Flow;
 use crate::catalogue::view::View;
 use crate::domain::limit::Limit;
 use crate::domain::limit::Mode;
@@ -28,6 +29,7 @@ use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
+use crate::grants::account::Quota;
 use crate::grants::exchange::Exchange;
 use crate::grants::message::ToRegion;
 use crate::grants::reservation::Effect;
@@ -260,7 +262,7 @@ impl Reservations {
                             && has_reservations(&limit.rule)
                     });
                 match limit {
-                    Some((limit, _)) => reservation.set_quota(limit.rule.quota()),
+                    Some((limit, _)) => reservation.set_quota(Quota::of(&limit.rule)),
                     None => reservation.close(&now, out),
                 }
                 due = due.min(reservation.due());
@@ -333,7 +335,7 @@ impl Locked<'_> {
             let reservation = Reservation::new(
                 want.account.clone(),
                 self.reservations.holder.clone(),
-                want.limit.rule.quota(),
+                Quota::of(&want.limit.rule),
                 window_length(&want.limit.rule),
                 boot,
             );
@@ -346,12 +348,13 @@ impl Locked<'_> {
         shard.due = Span::ZERO;
         let found = shard.accounts.get_mut(&want.account)?;
         // A check may know a change before [`Reservations::reconcile`] has come by.
-        found.set_quota(want.limit.rule.quota());
+        found.set_quota(Quota::of(&want.limit.rule));
         Some(&mut **found)
     }
 }
 
-/// The length of a limit's windows, for rates; of a calendar window the period's usual length.
+/// The length of a limit's windows, for rates; of a calendar window the period's usual length, of a bucket the
+/// time in which it fills.
 fn window_length(rule: &Rule) -> Span {
     match rule {
         Rule::FixedWindow { window, .. } => *window,
@@ -359,6 +362,8 @@ fn window_length(rule: &Rule) -> Span {
             let window = calendar.window(Timestamp::EPOCH);
             window.end.since(window.start)
         }
-        _ => Span::from_seconds(60),
+        rule => Quota::of(rule)
+            .flow()
+            .map_or(Span::from_seconds(60), Flow::time_to_refill),
     }
 }

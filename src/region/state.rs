@@ -113,6 +113,8 @@ pub struct Region {
     /// Whether a majority has been heard lately while this region leads: without one it does not speak as the
     /// leader.
     pub has_majority: AtomicBool,
+    /// When that was noted last, in nanoseconds of the boot clock.
+    pub majority_noted: AtomicU64,
     /// What its machines want told.
     pub outbox: Outbox,
     /// Whether this process has enrolled: from then on it can be granted units.
@@ -212,8 +214,9 @@ impl Region {
             inherited: Mutex::default(),
             requests: Requests::default(),
             debts: Debts::default(),
-            exchange: Exchange::default(),
+            exchange: Exchange::new(config.replication_interval),
             has_majority: AtomicBool::new(true),
+            majority_noted: AtomicU64::new(0),
             outbox,
             enrolled: watch::Sender::new(false),
             adopted: Mutex::new(adopted),

@@ -8,7 +8,7 @@
 //!                                      undoes the local part, an unknown outcome undoes nothing
 //! ```
 //!
-//! A strict limit with windows is spent from this region's reservation, unless the check has an
+//! A strict limit with windows, or a token bucket, is spent from this region's reservation, unless the check has an
 //! `Idempotency-Key` or another strict limit of a kind that the log decides: then the log decides all of its
 //! strict limits in one entry. A limit that refuses nobody (unlimited, shadow, a key that is always allowed)
 //! is counted here and asks nobody.
@@ -16,6 +16,8 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::Standing;
+use crate::algorithm::bucket::Flow;
+use crate::algorithm::bucket::Level;
 use crate::domain::decision::DecidedBy;
 use crate::domain::decision::Decision;
 use crate::domain::decision::Reason;
@@ -40,7 +42,9 @@ use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
 use crate::ledger::check::UNAVAILABLE_RETRY_AFTER;
 use crate::ledger::check::Word;
+use crate::machine::charge::bucket_wait;
 use crate::machine::charge::has_reservations;
+use crate::machine::charge::level_of;
 use crate::region::reservations::Want;
 use crate::region::state::Region;
 
@@ -121,6 +125,10 @@ impl Region {
         parts: &Parts<'_>,
         tickets: &[Option<Ticket>],
     ) -> Stepped {
+        if self.clock.is_manual() {
+            // A clock that was set counts from the next check on.
+            self.reservations.follow(self.clock.now());
+        }
         let exchange = self.reservations.exchange();
         let now = Now {
             boot: self.clock.boot(),
@@ -155,9 +163,13 @@ impl Region {
                     Spend::Ready | Spend::Short => {
                         held(want.limit, view.map(seen), want.units, request.now)
                     }
-                    Spend::Dry { retry_after } => {
-                        refused(want.limit, view.map(seen), retry_after, request.now)
-                    }
+                    Spend::Dry { retry_after } => refused(
+                        want.limit,
+                        view.map(seen),
+                        want.units,
+                        retry_after,
+                        request.now,
+                    ),
                 });
                 match spend {
                     Spend::Ready => {}
@@ -233,7 +245,7 @@ impl Region {
             let left = seen.map_or(want.limit.rule.quota(), |seen| seen.remaining);
             let told = held(want.limit, seen, 0, request.now);
             return if left == 0 {
-                refused(want.limit, seen, RETRY_AFTER_MIN, request.now)
+                refused(want.limit, seen, 1, RETRY_AFTER_MIN, request.now)
             } else {
                 ItemOutcome {
                     decided_by: DecidedBy::Local,
@@ -257,18 +269,18 @@ impl Region {
         let machine = &core.machine;
         let Some(view) = view else {
             let (window, standing) = machine.seen(&want.account, now)?;
-            return Some(Seen::new(window, &standing, standing.used));
+            return Some(Seen::new(want.limit, window, &standing, 0, now));
         };
         let holder = self.reservations.holder();
-        let standing = machine
-            .book()
-            .standing(&want.account, view.window.id, Some(holder));
+        let standing = machine.book().standing_at(
+            now.max(machine.log_time()),
+            &want.account,
+            view.window.id,
+            Some(holder),
+        );
         Some(standing.map_or_else(
             || seen(view),
-            |standing| {
-                let used = reservation::used(&standing, view.spent);
-                Seen::new(view.window, &standing, used)
-            },
+            |standing| Seen::new(want.limit, view.window, &standing, view.spent, now),
         ))
     }
 
@@ -307,16 +319,39 @@ pub struct Seen {
     pub used: u64,
     /// Units left.
     pub remaining: u64,
+    /// A bucket's amounts and its level.
+    pub bucket: Option<(Flow, Level)>,
 }
 
 impl Seen {
-    /// By the book, where `used` units are known to be used.
-    const fn new(window: Window, standing: &PoolStanding, used: u64) -> Self {
+    /// By the book, and what this process has spent, which it knows better.
+    fn new(
+        limit: &Limit,
+        window: Window,
+        standing: &PoolStanding,
+        spent: u64,
+        now: Timestamp,
+    ) -> Self {
+        let bucket = level_of(&limit.rule, standing, now).map(|(flow, mut level)| {
+            level.draw(&flow, spent.saturating_sub(standing.used_by_holder));
+            (flow, level)
+        });
+        if let Some((flow, level)) = bucket {
+            let stands = level.standing(&flow);
+            return Self {
+                window,
+                used: stands.used,
+                remaining: stands.remaining,
+                bucket,
+            };
+        }
+        let used = reservation::used(standing, spent);
         let left = standing.quota.saturating_sub(used);
         Self {
             window,
             used,
             remaining: left.saturating_sub(standing.stranded),
+            bucket,
         }
     }
 }
@@ -327,11 +362,16 @@ pub const fn seen(view: reservation::View) -> Seen {
         window: view.window,
         used: view.used,
         remaining: view.remaining,
+        bucket: view.bucket,
     }
 }
 
 fn outcome(limit: &Limit, seen: Option<Seen>, now: Timestamp) -> ItemOutcome {
-    let window = seen.map(|seen| seen.window);
+    let window = seen
+        .map(|seen| seen.window)
+        .filter(|window| !window.is_endless());
+    let bucket = seen.and_then(|seen| seen.bucket);
+    let full_in = bucket.map_or(Span::ZERO, |(flow, level)| level.wait(&flow));
     ItemOutcome {
         decision: Decision::Allow,
         reason: None,
@@ -341,7 +381,7 @@ fn outcome(limit: &Limit, seen: Option<Seen>, now: Timestamp) -> ItemOutcome {
         standing: Standing {
             used: seen.map_or(0, |seen| seen.used),
             remaining: seen.map_or(limit.rule.quota(), |seen| seen.remaining),
-            reset_after: window.map_or(Span::ZERO, |window| window.end.since(now)),
+            reset_after: window.map_or(full_in, |window| window.end.since(now)),
         },
         retry_after: None,
         delay: Span::ZERO,
@@ -357,6 +397,10 @@ pub fn held(limit: &Limit, seen: Option<Seen>, units: u64, now: Timestamp) -> It
     let mut told = outcome(limit, seen, now);
     told.standing.used = told.standing.used.saturating_add(units);
     told.standing.remaining = told.standing.remaining.saturating_sub(units);
+    if let Some((flow, mut level)) = seen.and_then(|seen| seen.bucket) {
+        level.draw(&flow, units);
+        told.standing = level.standing(&flow);
+    }
     told
 }
 
@@ -364,6 +408,7 @@ pub fn held(limit: &Limit, seen: Option<Seen>, units: u64, now: Timestamp) -> It
 pub fn refused(
     limit: &Limit,
     seen: Option<Seen>,
+    units: u64,
     retry_after: Span,
     now: Timestamp,
 ) -> ItemOutcome {
@@ -371,8 +416,15 @@ pub fn refused(
     told.decision = Decision::Deny;
     told.reason = Some(Reason::QuotaExceeded);
     told.decided_by = DecidedBy::Leader;
-    told.standing.remaining = 0;
     told.retry_after = Some(retry_after.max(RETRY_AFTER_MIN));
+    match seen.and_then(|seen| seen.bucket) {
+        None => told.standing.remaining = 0,
+        bucket => {
+            if let Some(wait) = bucket_wait(bucket, units) {
+                told.retry_after = Some(wait);
+            }
+        }
+    }
     told
 }
 
@@ -417,7 +469,8 @@ pub fn verdict_word(
 ) -> Option<Word> {
     match verdict {
         Verdict::Dry { retry_after } => {
-            Some(Word::Decided(refused(want.limit, seen, retry_after, now)))
+            let told = refused(want.limit, seen, want.units, retry_after, now);
+            Some(Word::Decided(told))
         }
         Verdict::OutOfReach => Some(Word::OutOfReach),
         Verdict::Capacity => Some(Word::Decided(no_capacity(want.limit, now))),

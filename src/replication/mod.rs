@@ -22,10 +22,11 @@
 //! - [`repair`]: finding what differs nevertheless. `survey`: its frames. [`turns`]: when.
 //!
 //! What the other parts do for this to hold: a frame is acknowledged only when all of it was merged; a reply
-//! is merged before [`sender::Replication::replied`] is called; an urgent round tells at least the slots of
-//! the own region, backlog all that are known; news of an earlier process of the own region is gathered like
-//! a charge, for its peers may lack it; of two processes of a peer nothing of the older is merged once the
-//! newer was met.
+//! is merged before [`sender::Replication::replied`] is called; a round tells at least the own slot, backlog
+//! all slots that are known; of two processes of a peer nothing of the older is merged once the newer was
+//! met. News of a process that is no more (of the own region before this one, of a peer before the one that
+//! was met) is gathered like a charge, with all slots: nobody else may be left to tell it. Without that last
+//! rule two crashes in a row can leave it to repair.
 //!
 //! Invariants kept here, with the tests that hold them:
 //!

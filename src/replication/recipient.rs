@@ -48,6 +48,8 @@ const BACKLOG_ENTRIES_MAX: usize = 500;
 pub const BACKLOG_LOST_MAX: usize = 1 << 18;
 /// A walk is continued when fewer of its counters wait.
 const WALK_LOW: usize = 2 * BACKLOG_ENTRIES_MAX;
+/// Processes of a peer whose word is remembered.
+const TELLERS_MAX: usize = 4;
 /// The first pause after a failure.
 const PAUSE: Span = Span::from_ms(100);
 /// The pause is doubled at most this often: 3.2 s.
@@ -145,8 +147,9 @@ pub(crate) struct Recipient {
     /// Since when the peer lacks everything.
     since: Span,
     word: Word,
-    /// The process of the peer that told this one everything.
-    told_by: Option<u64>,
+    /// Processes of the peer that told this one everything, the newest word first: the word of a process may
+    /// come before its link is seen, and that of an older one after it.
+    told_by: Vec<u64>,
     walk_is_next: bool,
     failures: u32,
     paused_until: Span,
@@ -167,7 +170,7 @@ impl Recipient {
             walked: VecDeque::new(),
             since: boot,
             word: Word::Due,
-            told_by: None,
+            told_by: Vec::new(),
             walk_is_next: false,
             failures: 0,
             paused_until: Span::ZERO,
@@ -363,12 +366,15 @@ impl Recipient {
         self.walk = if is_last { Walk::Ended } else { Walk::Partly };
     }
 
-    pub(crate) const fn told_everything(&mut self, incarnation: u64) {
-        self.told_by = Some(incarnation);
+    pub(crate) fn told_everything(&mut self, incarnation: u64) {
+        self.told_by.retain(|known| *known != incarnation);
+        self.told_by.insert(0, incarnation);
+        self.told_by.truncate(TELLERS_MAX);
     }
 
     pub(crate) fn is_caught_up(&self) -> bool {
-        self.word == Word::Arrived && self.told_by.is_some() && self.told_by == self.incarnation
+        let told = |incarnation| self.told_by.contains(&incarnation);
+        self.word == Word::Arrived && self.incarnation.is_some_and(told)
     }
 
     /// Whether something beside rounds may be sent.

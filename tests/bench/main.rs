@@ -10,6 +10,7 @@ mod http;
 mod ledger;
 mod load;
 mod storage;
+mod wire;
 
 /// The program's own allocator, for everything that is compared.
 #[global_allocator]
@@ -36,13 +37,14 @@ fn main() {
     let runs = |name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
     };
-    let benches: [(&str, Bench); 7] = [
+    let benches: [(&str, Bench); 8] = [
         ("http", http::against_bare),
         ("batch", http::batch_against_single),
         ("hot", http::hot_key_against_many),
         ("persistence", http::persistence_on_against_off),
         ("ledger", ledger::decisions),
         ("exchange", exchange::telling_and_hearing),
+        ("wire", wire::entries),
         ("restart memory", storage::memory_and_restart),
     ];
     println!("| what | measured | wanted |\n|---|---|---|");

@@ -5,6 +5,7 @@
 //! leader's loss is covered. `cargo bench --bench strict -- faults 500` runs that many seeds with faults and
 //! says what was found; `-- faults 500 1000` begins at seed 1000.
 
+#[allow(dead_code, reason = "the simulation uses more of it")]
 #[path = "../sim/model/mod.rs"]
 mod model;
 

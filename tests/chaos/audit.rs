@@ -16,8 +16,13 @@ use crate::record::Given;
 use crate::record::Record;
 use crate::record::Told;
 
-/// Log time may jump ahead when the leader changes; over any interval no more than this, in milliseconds.
-const BUCKET_SLACK_MS: i64 = 10_000;
+/// Buckets earn by log time, but nothing over the jump that it may make when the leader changes. In between it
+/// goes like the leader's boot clock, faster by 500 ppm at most, which no fault here moves. Over any interval so
+/// many millionths and milliseconds more may be earned than the harness's clock, in whole milliseconds, tells.
+const FAST_PPM: i64 = 600;
+const ROUNDING_MS: i64 = 5;
+/// What was granted under an amount that was lowered may be held, and spent, for so much longer, in milliseconds.
+const HELD_MS: i64 = 15_000;
 
 /// A window of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -54,6 +59,10 @@ pub struct Report {
     pub units: u64,
     /// Windows whose whole amount was used.
     pub full: usize,
+    /// Buckets that were looked at.
+    pub buckets: usize,
+    /// The highest use of a bucket in any interval, in hundredths of what it may give.
+    pub bucket_percent: u64,
     /// The highest use, in hundredths of the amount.
     pub worst_percent: u64,
     /// Answers by status and reason.
@@ -84,7 +93,7 @@ pub fn judge(record: &Record, amounts: &Amounts, root: &Path) -> Report {
         }
     }
     windows(record, &told, &given, amounts, root, &mut report);
-    buckets(&told, root, &mut report);
+    buckets(&told, amounts, root, &mut report);
     leases(record, &mut report);
     report
 }
@@ -219,7 +228,7 @@ fn line(told: &Told, limit: &str) -> String {
 }
 
 /// Over any interval no more than the capacity and what is refilled in it.
-fn buckets(told: &[Told], root: &Path, report: &mut Report) {
+fn buckets(told: &[Told], amounts: &Amounts, root: &Path, report: &mut Report) {
     for of in LIMITS {
         let Kind::Bucket(per) = of.kind else { continue };
         let mut counters: BTreeMap<Counter<&str>, Vec<Timed>> = BTreeMap::new();
@@ -237,6 +246,7 @@ fn buckets(told: &[Told], root: &Path, report: &mut Report) {
         }
         for (counter, mut charges) in counters {
             charges.sort_unstable_by_key(|(_, heard, _)| *heard);
+            let mut fullest = 0;
             for (from, ..) in &charges {
                 let mut units = 0;
                 let mut worst = None;
@@ -245,9 +255,16 @@ fn buckets(told: &[Told], root: &Path, report: &mut Report) {
                         continue;
                     }
                     units += cost;
-                    let time = u64::try_from(heard - from + BUCKET_SLACK_MS).expect("later");
-                    let most =
-                        of.quota + (of.quota * time).div_ceil(u64::try_from(per).expect("long"));
+                    let time = heard - from;
+                    let time = time + time * FAST_PPM / 1_000_000 + ROUNDING_MS;
+                    let time = u64::try_from(time).expect("later");
+                    let quota = if of.changes {
+                        amounts.largest(of.name, from - HELD_MS, *heard)
+                    } else {
+                        of.quota
+                    };
+                    let most = quota + quota * time / u64::try_from(per).expect("long");
+                    fullest = fullest.max(100 * units / most.max(1));
                     if units > most {
                         worst = Some((*heard, units, most));
                     }
@@ -270,6 +287,8 @@ fn buckets(told: &[Told], root: &Path, report: &mut Report) {
                 }
             }
             report.units += charges.iter().map(|(.., cost)| cost).sum::<u64>();
+            report.buckets += 1;
+            report.bucket_percent = report.bucket_percent.max(fullest);
         }
     }
 }

@@ -65,7 +65,7 @@ const fn windowed(
 }
 
 /// All of them. 15 counters each.
-pub const LIMITS: [Limit; 15] = [
+pub const LIMITS: [Limit; 17] = [
     windowed("w5-one", 5, 1, 1, 4),
     windowed("w5-ten", 5, 10, 3, 6),
     Limit {
@@ -98,6 +98,15 @@ pub const LIMITS: [Limit; 15] = [
     Limit {
         kind: Kind::Bucket(10_000),
         ..windowed("bucket", 10, 30, 5, 5)
+    },
+    Limit {
+        kind: Kind::Bucket(5_000),
+        ..windowed("bucket-few", 5, 3, 1, 4)
+    },
+    Limit {
+        kind: Kind::Bucket(20_000),
+        changes: true,
+        ..windowed("bucket-more", 20, 200, 5, 6)
     },
     windowed("slide", 10, 40, 5, 5),
     Limit {

@@ -140,6 +140,10 @@ async fn run(root: &std::path::Path) {
         "{} windows, {} of them full, {} units, worst utilisation {} %",
         report.windows, report.full, report.units, report.worst_percent
     );
+    println!(
+        "{} buckets, worst utilisation {} %",
+        report.buckets, report.bucket_percent
+    );
     let mut violations = report.violations;
     violations.extend(settle::come_together(&cluster, &record, &report.sums).await);
     for region in &cluster.regions {

@@ -17,6 +17,7 @@ mod server;
 
 mod amounts;
 mod approximate;
+mod buckets;
 mod catalogue;
 mod failover;
 mod group;

@@ -1,4 +1,4 @@
-//! Strict limits, simulated: several regions with the real machines of `highwater::grants` over a model of
+//! Strict limits, windows and token buckets, simulated: several regions with the real machines of `highwater::grants` over a model of
 //! the Raft group, in virtual time, with everything going wrong that can.
 //!
 //! An auditor knows every admitted unit and checks, at every step, what must be true of strict limits:
@@ -9,6 +9,8 @@
 //! - S3, S11: messages are doubled and overtake each other, processes end and start anew;
 //! - S4: a refusal rests on a leader's word that still holds; S6: nothing is told before it is applied, log
 //!   time never falls; S7: no more is given back than was used;
+//! - S8: between any two instants no bucket gives more than its capacity and what it earns in that time, and
+//!   in the end all that it has can be had in any region;
 //! - S5: units are spent inside their window, by the clock of the leader that the region goes by;
 //! - S9: with all regions up, a window that enough is asked of is used up to the last unit;
 //! - S10: every check is answered in time, and "out of reach" means that no leader answered.
@@ -17,7 +19,7 @@
 //! has the newest catalogue.
 //!
 //! A seed that fails is one command: `HIGHWATER_SIM_SEED=n cargo test --test sim replay`. Seeds that once
-//! failed are kept in [`FOUND`]. [`raft`] runs the real log with the real machine below it in the same way.
+//! failed are kept in [`FOUND`]. `HIGHWATER_SIM_SEEDS` goes on from it with so many, with buckets. [`raft`] runs the real log with the real machine below it in the same way.
 //! `cargo bench --bench strict` prints the tables.
 //!
 //! [`approximate`] simulates approximate limits, where figures count instead of promises ([`figures`]);
@@ -33,16 +35,23 @@ use std::panic::catch_unwind;
 use std::time::Duration;
 use std::time::SystemTime;
 
+use highwater::algorithm::bucket::Flow;
+use highwater::domain::time::Span;
+use model::SECOND;
 use model::Setup;
 use model::World;
 use model::audit::Audit;
 use model::audit::percentile;
+use model::bucket::BucketAudit;
+use model::faults::Faults;
 use model::faulty;
 use model::traffic::STEADY;
 use model::traffic::Traffic;
 
 /// Seeds that found something.
 const FOUND: [u64; 7] = [103, 1156, 1209, 1247, 5068, 8141, 8616];
+/// Those that found something with buckets.
+const FOUND_WITH_BUCKETS: [u64; 0] = [];
 /// How many seeds are always tried.
 const FIXED: u64 = 120;
 /// How many other seeds are tried each time.
@@ -55,16 +64,61 @@ fn run(setup: Setup) -> Audit {
 }
 
 /// Runs with faults, and tells which seeds broke something.
-fn broken(seeds: impl IntoIterator<Item = u64>) -> Vec<u64> {
+fn broken(seeds: impl IntoIterator<Item = u64>, setup: fn(u64) -> Setup) -> Vec<u64> {
     seeds
         .into_iter()
-        .filter(|seed| catch_unwind(AssertUnwindSafe(|| run(faulty(*seed)))).is_err())
+        .filter(|seed| catch_unwind(AssertUnwindSafe(|| run(setup(*seed)))).is_err())
         .collect()
+}
+
+fn with_buckets(seed: u64) -> Setup {
+    faulty(seed).with_buckets()
+}
+
+/// Runs in which leases matter: a bucket is always empty, regions are cut off for longer than a lease with units
+/// that they hardly use.
+fn cut_off(seed: u64) -> Setup {
+    let mut setup = Setup::new(seed, 1_000, 3.0, Traffic::Balanced);
+    setup.window = 20 * SECOND;
+    setup.windows = 3;
+    setup.buckets = vec![Flow {
+        capacity: 1_000,
+        rate: 1_000,
+        per: Span::from_seconds(20),
+    }];
+    setup.faults = Faults {
+        weather: seed.is_multiple_of(2),
+        crashes: seed % 2,
+        leader_losses: seed % 3,
+        deposed_talk: true,
+        // The end of one heals them all.
+        partitions: 1,
+        pauses: seed % 2,
+        clocks: true,
+        stretch: 2,
+        ..Faults::default()
+    };
+    setup
 }
 
 #[test]
 fn nothing_that_goes_wrong_breaks_a_promise() {
-    let broken = broken(FOUND.into_iter().chain(1..=FIXED));
+    let broken = broken(FOUND.into_iter().chain(1..=FIXED), faulty);
+    assert!(broken.is_empty(), "broken by seeds {broken:?}");
+}
+
+#[test]
+fn nor_with_buckets_beside_the_windows() {
+    let broken = broken(
+        FOUND_WITH_BUCKETS.into_iter().chain(1..=FIXED),
+        with_buckets,
+    );
+    assert!(broken.is_empty(), "broken by seeds {broken:?}");
+}
+
+#[test]
+fn nor_with_regions_that_are_cut_off_for_longer_than_a_lease() {
+    let broken = broken(1..=FIXED / 12, cut_off);
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
 }
 
@@ -74,7 +128,10 @@ fn nor_on_seeds_that_were_never_tried() {
     let first = since.unwrap_or(Duration::ZERO).as_nanos() as u64 & 0xffff_ffff;
     let seeds: Vec<u64> = (0..FRESH).map(|more| first + more * 7_919).collect();
     println!("fresh seeds {seeds:?}");
-    let broken = broken(seeds);
+    let mut broken_by = broken(seeds.clone(), faulty);
+    broken_by.extend(broken(seeds.clone(), with_buckets));
+    broken_by.extend(broken(seeds.into_iter().take(3), cut_off));
+    let broken = broken_by;
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
 }
 
@@ -82,17 +139,55 @@ fn nor_on_seeds_that_were_never_tried() {
 fn replay() {
     let seed =
         std::env::var("HIGHWATER_SIM_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    let setup = faulty(seed);
-    println!("{setup:?}");
-    let audit = run(setup);
+    let count =
+        std::env::var("HIGHWATER_SIM_SEEDS").map_or(1, |count| count.parse().expect("a number"));
+    if count > 1 {
+        replay_many(seed, count, false);
+        replay_many(seed, count / 2, true);
+        return;
+    }
+    for setup in [faulty(seed), with_buckets(seed), cut_off(seed)] {
+        println!("{setup:?}");
+        let audit = run(setup);
+        println!(
+            "{} checks, {} granted, half of them within {} ms, faults {:?}",
+            audit.checks,
+            audit.granted,
+            percentile(&mut audit.waits.clone(), 50),
+            audit.faults
+        );
+        assert!(audit.checks > 0);
+    }
+}
+
+/// So many seeds with buckets, and what they came to.
+fn replay_many(seed: u64, count: u64, is_cut_off: bool) {
+    let (mut broken, mut checks, mut windows, mut buckets, mut units) = (Vec::new(), 0, 0, 0, 0);
+    let mut faults = std::collections::BTreeMap::<&str, u64>::new();
+    for seed in seed..seed + count {
+        let setup = if is_cut_off {
+            cut_off(seed)
+        } else {
+            with_buckets(seed)
+        };
+        let Ok(audit) = catch_unwind(AssertUnwindSafe(|| run(setup))) else {
+            println!("broken by seed {seed}");
+            broken.push(seed);
+            continue;
+        };
+        checks += audit.checks;
+        windows += audit.windows.len();
+        buckets += audit.buckets.len();
+        units += audit.buckets.values().map(BucketAudit::used).sum::<u64>();
+        for (kind, count) in audit.faults {
+            *faults.entry(kind).or_default() += count;
+        }
+    }
     println!(
-        "{} checks, {} granted, half of them within {} ms, faults {:?}",
-        audit.checks,
-        audit.granted,
-        percentile(&mut audit.waits.clone(), 50),
-        audit.faults
+        "{count} seeds: {checks} checks, {windows} windows, {buckets} buckets that gave {units} units, \
+         faults {faults:?}"
     );
-    assert!(audit.checks > 0);
+    assert!(broken.is_empty(), "broken by seeds {broken:?}");
 }
 
 #[test]
@@ -101,6 +196,27 @@ fn a_window_that_enough_is_asked_of_is_used_to_the_last_unit() {
         let mut world = World::new(Setup::new(seed, 100, 2.0, traffic));
         world.run();
         assert_eq!(world.undershoot(), 0, "{traffic:?}");
+    }
+}
+
+#[test]
+fn a_bucket_that_enough_is_asked_of_gives_what_it_earns() {
+    for (traffic, seed) in STEADY.into_iter().zip(1..) {
+        let mut setup = Setup::new(seed, 1_000, 3.0, traffic);
+        setup.buckets.push(Flow {
+            capacity: 200,
+            rate: 1_000,
+            per: Span::from_seconds(60),
+        });
+        let seconds = setup.windows * setup.window / SECOND;
+        let audit = run(setup);
+        let given = audit.buckets[&1].used();
+        let earned = 200 + 1_000 * seconds / 60;
+        println!("{traffic:?}: {given} of {earned}");
+        assert!(
+            given * 100 >= earned * 85,
+            "{traffic:?}: {given} of {earned}"
+        );
     }
 }
 

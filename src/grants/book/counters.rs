@@ -13,12 +13,15 @@ use crate::domain::time::Window;
 use crate::domain::time::WindowId;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
+use crate::grants::account::Quota;
 use crate::grants::account::Totals;
 use crate::grants::book::Bounds;
 use crate::grants::book::NotTaken;
 use crate::grants::book::PREFETCH_MAX;
 use crate::grants::book::Preview;
 use crate::grants::book::WINDOWS_PER_COUNTER_MAX;
+use crate::grants::book::bucket::NAMED_WITHIN;
+use crate::grants::book::pool::Moment;
 use crate::grants::book::pool::Pool;
 
 /// A counter without its epoch.
@@ -98,6 +101,15 @@ fn check_running(log: Timestamp, window: Window) -> Result<(), NotTaken> {
     }
 }
 
+/// As [`check_running`], for a window that is not open. The name of a bucket must be young: an entry that
+/// comes late must not give a name again that was forgotten.
+fn check_new(log: Timestamp, window: Window) -> Result<(), NotTaken> {
+    if window.is_endless() && log.since(window.start) > NAMED_WITHIN {
+        return Err(NotTaken::WindowClosed);
+    }
+    check_running(log, window)
+}
+
 /// All open counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
@@ -118,7 +130,7 @@ impl Counters {
         for (name, counter) in &counters {
             *by_tenant.entry(name.tenant.clone()).or_default() += 1;
             for ((epoch, id), pool) in &counter.pools {
-                ends.insert((pool.window().end, name.clone(), *epoch, *id));
+                ends.insert((pool.look_at(), name.clone(), *epoch, *id));
             }
         }
         Self {
@@ -193,6 +205,7 @@ impl Counters {
     /// Counts what `holder` told; what came back also pays newer epochs that it was withheld from.
     pub(super) fn take(
         &mut self,
+        now: &Moment<'_>,
         account: &Account,
         window: WindowId,
         holder: &Holder,
@@ -205,6 +218,7 @@ impl Counters {
         let Some(pool) = counter.pools.get_mut(&(epoch, window)) else {
             return;
         };
+        pool.catch_up(now);
         let returned = pool.take(holder, said);
         if returned > 0 && epoch < counter.newest {
             let newer = (epoch.saturating_add(1), WindowId(i64::MIN))..;
@@ -234,52 +248,63 @@ impl Counters {
     pub(super) fn preview(
         &self,
         bounds: &Bounds,
-        log: Timestamp,
+        now: &Moment<'_>,
         account: &Account,
         window: Window,
-        quota: u64,
+        quota: Quota,
     ) -> Result<Preview, NotTaken> {
+        let log = now.log;
         let name = Name::of(account);
         let epoch = account.epoch;
         let Some(counter) = self.counters.get(&name) else {
-            check_running(log, window)?;
+            check_new(log, window)?;
             self.check_room(bounds, &name)?;
-            let free = i128::from(quota);
-            return Ok(Preview { window, free });
+            return Ok(Preview {
+                window,
+                free: i128::from(quota.units()),
+                next_in: None,
+                is_full: true,
+            });
         };
         if epoch < counter.newest {
             return Err(NotTaken::Superseded);
         }
         if let Some(pool) = counter.pools.get(&(epoch, window.id)) {
             check_running(log, pool.window())?;
-            let free = pool.free_at(log, quota);
+            let pool = pool.at(now, quota);
             return Ok(Preview {
                 window: pool.window(),
-                free,
+                free: pool.free_at(log, quota),
+                next_in: pool.next_in(),
+                is_full: pool.drawn() == Some(0),
             });
         }
         let window = counter.cut(epoch, window);
-        check_running(log, window)?;
+        check_new(log, window)?;
         self.check_room(bounds, &name)?;
         let withheld: i128 = counter
             .beside(epoch, window)
             .filter(|(_, other, _)| other.window().end > log)
             .map(|(_, _, units)| i128::from(units))
             .sum();
-        let free = i128::from(quota) - withheld;
-        Ok(Preview { window, free })
+        Ok(Preview {
+            window,
+            free: i128::from(quota.units()) - withheld,
+            next_in: None,
+            is_full: true,
+        })
     }
 
     /// The pool of a window that runs at `log` or is about to, under `quota`; opened if need be.
     pub(super) fn open(
         &mut self,
         bounds: &Bounds,
-        log: Timestamp,
+        now: &Moment<'_>,
         account: &Account,
         window: Window,
-        quota: u64,
+        quota: Quota,
     ) -> Result<&mut Pool, NotTaken> {
-        let window = self.preview(bounds, log, account, window, quota)?.window;
+        let window = self.preview(bounds, now, account, window, quota)?.window;
         let name = Name::of(account);
         let place = (account.epoch, window.id);
         if !self.counters.contains_key(&name) {
@@ -289,38 +314,51 @@ impl Counters {
         let counter = self.counters.entry(name.clone()).or_default();
         counter.newest = counter.newest.max(account.epoch);
         if !counter.pools.contains_key(&place) {
-            let mut pool = Pool::new(window, quota);
+            let mut pool = Pool::new(window, quota, now);
             for (epoch, other, units) in counter.beside(account.epoch, window) {
                 pool.withhold(epoch, other, units);
             }
-            ends.insert((window.end, name, account.epoch, window.id));
+            ends.insert((pool.look_at(), name, account.epoch, window.id));
             counter.pools.insert(place, pool);
         }
         let pool = counter
             .pools
             .get_mut(&place)
             .ok_or(NotTaken::WindowClosed)?;
-        pool.prepare(log, quota);
+        pool.prepare(now, quota);
         Ok(pool)
     }
 
-    /// Takes out the window that ended first, if it ended at `by` or before.
-    pub(super) fn close_ended(&mut self, by: Timestamp) -> Option<(Account, Pool)> {
-        if self.ends.first()?.0 > by {
-            return None;
-        }
-        let (_, name, epoch, id) = self.ends.pop_first()?;
-        let counter = self.counters.get_mut(&name)?;
-        let pool = counter.pools.remove(&(epoch, id))?;
-        if counter.pools.is_empty() {
-            self.counters.remove(&name);
-            if let Some(count) = self.by_tenant.get_mut(&name.tenant) {
-                *count -= 1;
-                if *count == 0 {
-                    self.by_tenant.remove(&name.tenant);
+    /// Takes out the first window that ended at `by` or before, or bucket that nobody needs any more. Looks at
+    /// `budget` windows at most, and takes what it looked at from it.
+    pub(super) fn close_ended(
+        &mut self,
+        by: Timestamp,
+        now: &Moment<'_>,
+        budget: &mut usize,
+    ) -> Option<(Account, Pool)> {
+        while *budget > 0 && self.ends.first()?.0 <= by {
+            *budget -= 1;
+            let (_, name, epoch, id) = self.ends.pop_first()?;
+            let counter = self.counters.get_mut(&name)?;
+            let is_newest = epoch == counter.newest;
+            let pool = counter.pools.get_mut(&(epoch, id))?;
+            if !pool.is_over(now, is_newest) {
+                self.ends.insert((pool.look_at(), name, epoch, id));
+                continue;
+            }
+            let pool = counter.pools.remove(&(epoch, id))?;
+            if counter.pools.is_empty() {
+                self.counters.remove(&name);
+                if let Some(count) = self.by_tenant.get_mut(&name.tenant) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.by_tenant.remove(&name.tenant);
+                    }
                 }
             }
+            return Some((name.account(epoch), pool));
         }
-        Some((name.account(epoch), pool))
+        None
     }
 }

@@ -4,6 +4,9 @@
 //!
 //! What is free changes with time in [`Pool::free_at`] alone, and is brought up to an entry's log time in
 //! [`Pool::prepare`].
+//!
+//! A bucket is one window that never ends (file `bucket`): what it earned is added to its quota above, and
+//! `free + outstanding ≤ quota`.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +19,10 @@ use crate::domain::time::Window;
 use crate::domain::time::WindowId;
 use crate::grants::account::Holder;
 use crate::grants::account::PoolStanding;
+use crate::grants::account::Quota;
 use crate::grants::account::Totals;
+use crate::grants::book::bucket::Bucket;
+use crate::grants::book::regions::Regions;
 
 /// Ended processes of one region that a window keeps apart; older ones are added up. A region that restarts
 /// all day would otherwise make the window grow without a bound.
@@ -35,23 +41,51 @@ pub struct Tally {
     pub charged: u64,
     /// Units given back of what was spent or charged.
     pub refunded: u64,
+    /// Buckets: units up to this total of `granted` count as spent unless they came back before, since a lease
+    /// ended.
+    pub lapsed_to: u64,
+    /// Buckets: so many of the next units that are told to have come back may have done so before a lease
+    /// ended, when they counted as spent: they stay spent.
+    pub forfeit: u64,
+}
+
+/// When entries and looks come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment<'a> {
+    /// Log time.
+    pub(super) log: Timestamp,
+    /// Log time less the time over which buckets earn nothing.
+    pub(super) clock: Timestamp,
+    /// Whose leases have ended.
+    pub(super) regions: &'a Regions,
 }
 
 impl Tally {
     /// Units that left the pool and of which nothing is known: held, in flight, or spent since the last
     /// telling.
     pub const fn outstanding(&self) -> u64 {
-        self.granted
-            .saturating_sub(self.returned)
-            .saturating_sub(self.spent)
+        let known = self.returned.saturating_add(self.spent);
+        let known = if known > self.lapsed_to {
+            known
+        } else {
+            self.lapsed_to
+        };
+        self.granted.saturating_sub(known)
     }
 
-    /// Takes in what the holder told, and says how many units came back.
+    /// A lease ended: what is outstanding counts as spent from now on.
+    pub(super) fn lapse(&mut self) {
+        self.forfeit = self.forfeit.saturating_add(self.outstanding());
+        self.lapsed_to = self.granted;
+    }
+
+    /// Takes in what the holder told, and says how many units came back to the pool.
     ///
     /// A process that keeps the rules never tells of more than it was granted, and its tellings grow
     /// together, so the greater of each total is its latest telling. From one that does not, no return is
     /// taken that does not fit beside what it spent: units that it may still hold stay its own.
     pub fn take(&mut self, said: Totals) -> u64 {
+        let before = self.outstanding();
         let spent_max = self.granted.saturating_sub(self.returned);
         let returned = said.returned.max(self.returned);
         let spent = said.spent.max(self.spent);
@@ -61,7 +95,9 @@ impl Tally {
         };
         self.returned += rise;
         self.spent = spent.min(spent_max.saturating_sub(rise));
-        rise
+        let forfeited = rise.min(self.forfeit);
+        self.forfeit -= forfeited;
+        (rise - forfeited).min(before.saturating_sub(self.outstanding()))
     }
 
     /// How many units of this holder can still be given back.
@@ -72,9 +108,11 @@ impl Tally {
     }
 
     fn add(&mut self, other: &Self) {
+        // What lapsed is spent here: ended processes are told of by one sum.
+        let spent = other.granted - other.returned - other.outstanding();
         self.granted = self.granted.saturating_add(other.granted);
         self.returned = self.returned.saturating_add(other.returned);
-        self.spent = self.spent.saturating_add(other.spent);
+        self.spent = self.spent.saturating_add(spent);
         self.charged = self.charged.saturating_add(other.charged);
         self.refunded = self.refunded.saturating_add(other.refunded);
     }
@@ -98,13 +136,15 @@ struct Withheld {
 struct Row {
     tally: Tally,
     arrival: u64,
+    /// Lapses of the holder's lease that the tally knows of.
+    lapses: u64,
 }
 
 /// One window of one counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pool {
     window: Window,
-    quota: u64,
+    quota: Quota,
     quota_max: u64,
     /// Below zero when a lowered quota left less than what is out.
     free: i128,
@@ -114,19 +154,21 @@ pub(super) struct Pool {
     ended: BTreeMap<RegionName, Tally>,
     /// By epoch and window.
     withheld: BTreeMap<(u64, WindowId), Withheld>,
+    bucket: Bucket,
 }
 
 impl Pool {
-    pub(super) fn new(window: Window, quota: u64) -> Self {
+    pub(super) fn new(window: Window, quota: Quota, now: &Moment<'_>) -> Self {
         Self {
             window,
             quota,
-            quota_max: quota,
-            free: i128::from(quota),
+            quota_max: quota.units(),
+            free: i128::from(quota.units()),
             rows: BTreeMap::new(),
             arrivals: 0,
             ended: BTreeMap::new(),
             withheld: BTreeMap::new(),
+            bucket: Bucket::new(now),
         }
     }
 
@@ -134,7 +176,7 @@ impl Pool {
         self.window
     }
 
-    pub(super) const fn quota(&self) -> u64 {
+    pub(super) const fn quota(&self) -> Quota {
         self.quota
     }
 
@@ -146,27 +188,70 @@ impl Pool {
         self.free
     }
 
-    /// What is free at `log` under `quota`, if an entry came now.
-    pub(super) fn free_at(&self, log: Timestamp, quota: u64) -> i128 {
+    pub(super) const fn free_mut(&mut self) -> &mut i128 {
+        &mut self.free
+    }
+
+    pub(super) const fn bucket(&self) -> &Bucket {
+        &self.bucket
+    }
+
+    pub(super) const fn bucket_mut(&mut self) -> &mut Bucket {
+        &mut self.bucket
+    }
+
+    /// The holders, and how many lapses of their leases their tallies know of.
+    pub(super) fn lapses(&self) -> impl Iterator<Item = (&Holder, u64)> {
+        self.rows.iter().map(|(holder, row)| (holder, row.lapses))
+    }
+
+    /// The lease of `holder` has ended, for the `count`th time.
+    pub(super) fn note_lapse(&mut self, holder: &Holder, count: u64) {
+        if let Some(row) = self.rows.get_mut(holder) {
+            row.tally.lapse();
+            row.lapses = count;
+        }
+    }
+
+    /// The pool as an entry would find it that came at `now`.
+    pub(super) fn at(&self, now: &Moment<'_>, quota: Quota) -> std::borrow::Cow<'_, Self> {
+        if self.window.is_endless() {
+            let mut then = self.clone();
+            then.prepare(now, quota);
+            return std::borrow::Cow::Owned(then);
+        }
+        std::borrow::Cow::Borrowed(self)
+    }
+
+    /// What is free at `log` under `quota`, if an entry came now; of a bucket that is caught up.
+    pub(super) fn free_at(&self, log: Timestamp, quota: Quota) -> i128 {
         let released: u128 = self
             .withheld
             .values()
             .filter(|withheld| withheld.until <= log)
             .map(|withheld| u128::from(withheld.units))
             .sum();
-        self.free + released as i128 + i128::from(quota) - i128::from(self.quota)
+        self.free + released as i128 + i128::from(quota.units()) - i128::from(self.quota.units())
     }
 
     /// Notes the quota in force, and gives free what an ended window of an earlier epoch kept back.
-    pub(super) fn prepare(&mut self, log: Timestamp, quota: u64) {
+    pub(super) fn prepare(&mut self, now: &Moment<'_>, quota: Quota) {
+        let log = now.log;
+        self.catch_up(now);
         self.free = self.free_at(log, quota);
         self.withheld.retain(|_, withheld| withheld.until > log);
+        self.bucket.scale(&self.quota, &quota);
         self.quota = quota;
-        self.quota_max = self.quota_max.max(quota);
+        self.quota_max = self.quota_max.max(quota.units());
     }
 
     /// Keeps back `units` that another window let out and that may still be spent.
     pub(super) fn withhold(&mut self, epoch: u64, other: &Self, units: u64) {
+        if self.window.is_endless() {
+            // A bucket takes them for spent: it earns them back by itself.
+            self.draw(units);
+            return;
+        }
         let withheld = Withheld {
             until: other.window.end,
             units,
@@ -226,19 +311,22 @@ impl Pool {
         let Some(row) = self.rows.get_mut(holder) else {
             return 0;
         };
-        let rise = row.tally.take(said);
-        self.free += i128::from(rise);
-        rise
+        let before = row.tally.returned;
+        let credit = row.tally.take(said);
+        let kept = row.tally.returned - before - credit;
+        self.free += i128::from(credit);
+        self.bucket.lose(kept);
+        credit
     }
 
     /// Grants up to the cumulative total `to`, as far as the pool goes; the new total. The holder must be
     /// its region's newest process.
-    pub(super) fn grant(&mut self, holder: &Holder, to: u64) -> u64 {
+    pub(super) fn grant(&mut self, holder: &Holder, to: u64, lapses: u64) -> u64 {
         let free = u64::try_from(self.free.max(0)).unwrap_or(u64::MAX);
         let granted = self.tally(holder).granted;
         let units = to.saturating_sub(granted).min(free);
         if units > 0 {
-            self.row(holder).tally.granted += units;
+            self.row(holder, lapses).tally.granted += units;
             self.free -= i128::from(units);
         }
         granted + units
@@ -252,15 +340,16 @@ impl Pool {
     }
 
     /// Charges what [`Pool::fits`].
-    pub(super) fn charge(&mut self, holder: &Holder, units: u64) {
+    pub(super) fn charge(&mut self, holder: &Holder, units: u64, lapses: u64) {
         if units > 0 {
-            self.row(holder).tally.charged += units;
+            self.row(holder, lapses).tally.charged += units;
             self.free -= i128::from(units);
         }
     }
 
     /// Gives back at most `units` of what `holder` used; how many.
     pub(super) fn refund(&mut self, holder: &Holder, units: u64) -> u64 {
+        let units = self.room_for_refund().map_or(units, |room| units.min(room));
         let tally = match self.rows.get_mut(holder) {
             Some(row) => &mut row.tally,
             None => match self.ended.get_mut(&holder.region) {
@@ -271,10 +360,11 @@ impl Pool {
         let refunded = units.min(tally.refundable()).min(u64::MAX - tally.refunded);
         tally.refunded += refunded;
         self.free += i128::from(refunded);
+        self.spill();
         refunded
     }
 
-    fn row(&mut self, holder: &Holder) -> &mut Row {
+    fn row(&mut self, holder: &Holder, lapses: u64) -> &mut Row {
         if !self.rows.contains_key(holder) {
             self.fold_ended(&holder.region);
         }
@@ -284,6 +374,7 @@ impl Pool {
             Row {
                 tally: Tally::default(),
                 arrival: *arrivals,
+                lapses,
             }
         })
     }
@@ -306,6 +397,9 @@ impl Pool {
     }
 
     pub(super) fn used(&self) -> u64 {
+        if let Some(used) = self.drawn_units() {
+            return used;
+        }
         let used: i128 = self
             .tallies()
             .map(|tally| {
@@ -317,11 +411,12 @@ impl Pool {
 
     pub(super) fn standing(&self, holder: Option<&Holder>, stranded: u64) -> PoolStanding {
         PoolStanding {
-            quota: self.quota,
+            quota: self.quota.units(),
             free: u64::try_from(self.free.max(0)).unwrap_or(u64::MAX),
             used: self.used(),
             used_by_holder: holder.map_or(0, |holder| self.tally(holder).spent),
             stranded,
+            drawn: self.drawn().unwrap_or(0),
         }
     }
 
@@ -333,6 +428,7 @@ impl Pool {
             .values()
             .map(|withheld| i128::from(withheld.units))
             .sum();
-        self.free + debit + withheld - i128::from(self.quota)
+        let quota = i128::from(self.quota.units()) + self.bucket.earned();
+        self.free + debit + withheld - quota + self.overfull()
     }
 }

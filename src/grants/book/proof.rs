@@ -12,7 +12,7 @@ use crate::grants::book::regions::Regions;
 
 /// One window of one counter, in full.
 ///
-/// `free + withheld + Σ (granted − returned + charged − refunded) = quota`, and in every row
+/// `free + withheld + Σ (granted − returned + charged − refunded) = quota + earned`, and in every row
 /// `granted = spent + held + returned + stranded`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
@@ -28,6 +28,8 @@ pub struct Proof {
     pub free: i128,
     /// Units kept back because holders of an earlier epoch may still spend as many.
     pub withheld: u64,
+    /// Units that a bucket earned, less those that were lost; 0 for a window that ends.
+    pub earned: i128,
     /// By region, then by process; what is added up of a region's ended processes comes first.
     pub rows: Vec<ProofRow>,
 }
@@ -72,10 +74,11 @@ impl Proof {
         Self {
             account,
             window: pool.window(),
-            quota: pool.quota(),
+            quota: pool.quota().units(),
             quota_max: pool.quota_max(),
             free: pool.free(),
             withheld: pool.withheld(),
+            earned: pool.bucket().earned(),
             rows,
         }
     }
@@ -123,7 +126,7 @@ impl ProofRow {
             region,
             incarnation,
             granted: tally.granted,
-            spent: tally.spent,
+            spent: tally.granted - tally.returned - outstanding,
             held: if lives { outstanding } else { 0 },
             returned: tally.returned,
             stranded: if lives { 0 } else { outstanding },

@@ -7,6 +7,7 @@ use serde::Deserializer;
 use serde::Serialize;
 use serde::Serializer;
 
+use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::grants::book::Book;
 use crate::grants::book::Bounds;
@@ -20,6 +21,7 @@ use crate::grants::book::regions::Regions;
 struct Writing<'a> {
     bounds: &'a Bounds,
     log: Timestamp,
+    skipped: Span,
     regions: &'a Regions,
     counters: &'a BTreeMap<Name, Counter>,
 }
@@ -29,6 +31,7 @@ struct Writing<'a> {
 struct Reading {
     bounds: Bounds,
     log: Timestamp,
+    skipped: Span,
     regions: Regions,
     counters: BTreeMap<Name, Counter>,
 }
@@ -38,6 +41,7 @@ impl Serialize for Book {
         let writing = Writing {
             bounds: &self.bounds,
             log: self.log,
+            skipped: self.skipped,
             regions: &self.regions,
             counters: self.counters.parts(),
         };
@@ -51,6 +55,7 @@ impl<'de> Deserialize<'de> for Book {
         Ok(Self {
             bounds: reading.bounds,
             log: reading.log,
+            skipped: reading.skipped,
             regions: reading.regions,
             counters: Counters::from_parts(reading.counters),
         })

@@ -1,5 +1,8 @@
 //! Each rule of the book by itself.
 
+mod buckets;
+mod shadow;
+
 use crate::domain::name::LimitName;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;

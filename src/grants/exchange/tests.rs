@@ -10,6 +10,7 @@ use super::*;
 
 fn stamp(term: u64, log_ms: i64, echo_ms: Option<u64>) -> LogStamp {
     LogStamp {
+        lease: None,
         term,
         log_time: Timestamp::from_unix_ms(log_ms),
         echo: echo_ms.map(Span::from_ms),
@@ -42,6 +43,7 @@ proptest! {
             boot = read + back;
             exchange.heard(
                 &LogStamp {
+                    lease: None,
                     term: 3,
                     log_time: Timestamp::from_nanos(true_log(read, offset, ppm)),
                     echo: (!is_push).then_some(Span::from_nanos(sent)),
@@ -73,6 +75,7 @@ proptest! {
         for (term, log, echo, boot, mark) in talks {
             let boot = Span::from_nanos(boot);
             let stamp = LogStamp {
+                lease: None,
                 term: term % 3,
                 log_time: Timestamp::from_nanos(log),
                 echo: echo.map(Span::from_nanos),
@@ -155,6 +158,7 @@ fn a_leader_may_drift_while_its_answer_travels() {
     let mut exchange = Exchange::new();
     exchange.heard(
         &LogStamp {
+            lease: None,
             term: 3,
             log_time: Timestamp::from_nanos(true_log(sent, 0, 271)),
             echo: Some(Span::from_nanos(sent)),

@@ -153,8 +153,14 @@ impl Leader {
             self.begin_charge(book, arrival, out);
             return;
         }
+        for place in lacking.keys() {
+            self.open_empty_bucket(book, place, out);
+        }
+        let Some(waiting) = self.waiting.get(&arrival) else {
+            return;
+        };
         let is_hopeless = lacking.iter().any(|(place, units)| {
-            let quota = self.desks.get(place).map_or(0, |desk| desk.quota);
+            let quota = self.desks.get(place).map_or(0, |desk| desk.quota.units());
             waiting.tried.contains(place) || *units > u128::from(quota)
         });
         let waits = !is_hopeless

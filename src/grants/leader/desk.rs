@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
 use crate::domain::time::Window;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
 use crate::grants::account::PoolStanding;
+use crate::grants::account::Quota;
 use crate::grants::account::Totals;
 use crate::grants::book::Book;
 use crate::grants::book::KEPT_AFTER_END;
@@ -24,6 +26,9 @@ const IDLE_MAX: Span = Span::from_seconds(10);
 const HOLDERS_KEPT: usize = 64;
 /// What was told and no entry carried gets an entry of its own after this long.
 pub(super) const TOLD_EXACT_WITHIN: Span = Span::from_seconds(1);
+
+/// A bucket's word that it is empty holds this long at least.
+const DRY_MIN: Span = Span::from_ms(10);
 
 /// An ask whose answer waits for an entry.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +90,7 @@ pub(super) struct Charging {
 pub(super) struct Desk {
     pub(super) window: Window,
     /// The quota in force, as last told.
-    pub(super) quota: u64,
+    pub(super) quota: Quota,
     /// The last entry that was proposed before that quota was told.
     pub(super) quota_since: u64,
     pub(super) told: BTreeMap<Holder, Told>,
@@ -101,12 +106,14 @@ pub(super) struct Desk {
     /// When to recall again because the quota was lowered below what is out.
     pub(super) recall_at: Option<Span>,
     pub(super) touched: Span,
+    /// The book has known it.
+    pub(super) was_in_book: bool,
     /// When the leader looks here again.
     pub(super) wake: Option<Span>,
 }
 
 impl Desk {
-    pub(super) fn new(window: Window, quota: u64, boot: Span) -> Self {
+    pub(super) fn new(window: Window, quota: Quota, boot: Span) -> Self {
         Self {
             window,
             quota,
@@ -120,6 +127,7 @@ impl Desk {
             told_since: None,
             recall_at: None,
             touched: boot,
+            was_in_book: false,
             wake: None,
         }
     }
@@ -247,11 +255,6 @@ impl Desk {
             .collect()
     }
 
-    /// How long a word about this window holds.
-    pub(super) fn dry_lasts(&self, now: Now) -> Span {
-        self.window.end.since(now.log).min(DRY_MAX)
-    }
-
     pub(super) fn has_ended(&self, now: Now) -> bool {
         now.log >= self.window.end
     }
@@ -303,6 +306,10 @@ pub(super) struct Plan {
     free_in_book: i128,
     planned: BTreeMap<Holder, u64>,
     spent_since: u64,
+    next_in: Option<Span>,
+    /// A bucket that earns nothing until what was told is in the book.
+    pub(super) is_full: bool,
+    log: Timestamp,
 }
 
 impl Plan {
@@ -355,6 +362,9 @@ impl Plan {
             free_in_book,
             planned,
             spent_since,
+            next_in: preview.next_in,
+            is_full: desk.window.is_endless() && preview.is_full,
+            log: now.log,
         })
     }
 
@@ -367,6 +377,13 @@ impl Plan {
     pub(super) fn granted(&self, book: &Book, account: &Account, holder: &Holder) -> u64 {
         let granted = book.tally(account, self.window.id, holder).granted;
         granted.max(self.planned.get(holder).copied().unwrap_or(0))
+    }
+
+    /// How long a word that nothing is free holds.
+    pub(super) fn dry_lasts(&self, desk: &Desk, now: Now) -> Span {
+        let lasts = desk.window.end.since(now.log).min(DRY_MAX);
+        self.next_in
+            .map_or(lasts, |next_in| lasts.min(next_in.max(DRY_MIN)))
     }
 
     /// More is out than the quota allows.
@@ -383,17 +400,24 @@ impl Plan {
         holder: &Holder,
     ) -> PoolStanding {
         let id = self.window.id;
-        let known = book.standing(account, id, Some(holder)).unwrap_or_default();
+        let known = book.standing_at(self.log, account, id, Some(holder));
+        let known = known.unwrap_or_default();
         let mut tally = book.tally(account, id, holder);
         if let Some(told) = desk.told.get(holder) {
             tally.take(told.totals);
         }
+        let per = desk
+            .quota
+            .flow()
+            .map_or(0, |flow| u128::from(flow.per.as_nanos()));
+        let drawn_since = u128::from(self.spent_since).saturating_mul(per);
         PoolStanding {
-            quota: desk.quota,
+            quota: desk.quota.units(),
             free: u64::try_from(self.free_in_book.max(0)).unwrap_or(u64::MAX),
             used: known.used.saturating_add(self.spent_since),
             used_by_holder: tally.spent,
             stranded: known.stranded,
+            drawn: known.drawn.saturating_add(drawn_since),
         }
     }
 }

@@ -242,6 +242,8 @@ impl World {
                 Action::RefuseCharge { ticket, .. } => {
                     self.charges.retain(|(known, _)| *known != ticket);
                 }
+                // Leases are a matter of buckets.
+                Action::Lapse(_) => {}
                 Action::Tell(holder, message) => {
                     self.check_word(&holder, &message)?;
                     self.messages.push(Message::Down(message));
@@ -434,7 +436,7 @@ impl World {
                 self.charges.push((self.tickets, charge.clone()));
                 let part = Part {
                     charge,
-                    quota: self.quota,
+                    quota: self.quota.into(),
                 };
                 let mut out = Vec::new();
                 let (now, book) = (self.now, &self.book);

@@ -213,7 +213,7 @@ impl Leader {
         if let Ok(plan) = Plan::of(desk, &place.account, book, now) {
             if waits && plan.free <= 0 && desk.in_flight(holder).is_none() {
                 dry = Some(Dry {
-                    lasts: desk.dry_lasts(now),
+                    lasts: plan.dry_lasts(desk, now),
                     recalling: desk.round.is_some(),
                 });
             }
@@ -224,9 +224,10 @@ impl Leader {
             account: place.account.clone(),
             window: desk.window,
             granted,
+            lapsed_to: book.lapsed_to(&place.account, place.window, holder),
             dry,
             standing: standing.unwrap_or_default(),
-            stamp: self.stamp(now, echo),
+            stamp: self.stamp(now, holder, echo),
         };
         if let Some(desk) = self.desks.get_mut(place)
             && let Some(told) = desk.told.get_mut(holder)
@@ -354,6 +355,7 @@ impl Leader {
         };
         let in_debt = plan.is_in_debt() && desk.recall_at.is_none();
         if in_debt || (someone_waits && plan.free <= 0) {
+            self.open_empty_bucket(book, place, out);
             self.start_round(now, book, place, out);
         }
         if in_debt && let Some(desk) = self.desks.get_mut(place) {
@@ -400,7 +402,17 @@ impl Leader {
         self.rounds += 1;
         let wait = longest.as_nanos().saturating_mul(13) / 10;
         let wait = Span::from_nanos(wait).plus(ROUND_EXTRA);
+        desk.round = Some(Round {
+            id: self.rounds,
+            until: now.boot.plus(wait),
+            asked: holders.iter().cloned().collect(),
+        });
+        let is_bucket = desk.window.is_endless();
         for holder in &holders {
+            // An answer that was lost would keep its units out for as long as the region lives.
+            if is_bucket {
+                self.answer(now, book, place, holder, None, out);
+            }
             let recall = Recall {
                 holder: holder.clone(),
                 account: place.account.clone(),
@@ -409,11 +421,6 @@ impl Leader {
             };
             out.push(Action::Tell(holder.clone(), ToRegion::Recall(recall)));
         }
-        desk.round = Some(Round {
-            id: self.rounds,
-            until: now.boot.plus(wait),
-            asked: holders.into_iter().collect(),
-        });
         true
     }
 
@@ -527,6 +534,24 @@ impl Leader {
         };
         let preview = book.preview(now.log, &place.account, desk.window, desk.quota);
         if preview == Err(NotTaken::Superseded) && desk.told_since.is_some() {
+            self.propose(place, Vec::new(), out);
+        }
+    }
+
+    /// A full bucket earns nothing, so what was spent of it is made known at once.
+    pub(super) fn hurry_full_bucket(
+        &mut self,
+        now: Now,
+        book: &Book,
+        place: &Place,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(desk) = self.desks.get(place) else {
+            return;
+        };
+        let plan = Plan::of(desk, &place.account, book, now);
+        let is_full = plan.is_ok_and(|plan| plan.is_full);
+        if is_full && desk.told_since.is_some() && desk.entries.is_empty() {
             self.propose(place, Vec::new(), out);
         }
     }

@@ -1,5 +1,6 @@
 //! Scripted scenes: what the leader proposes, tells and refuses, step by step.
 
+mod buckets;
 mod charges;
 mod credit;
 mod grants;
@@ -146,7 +147,7 @@ impl Scene {
                 totals,
                 units,
             },
-            quota: self.quota,
+            quota: self.quota.into(),
         };
         let Self {
             book,

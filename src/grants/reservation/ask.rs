@@ -53,7 +53,7 @@ impl Reservation {
     /// Brings demand and water marks to `now`.
     fn fold(&mut self, now: &Now<'_>) {
         self.demand.fold(now.boot);
-        let hold = self.demand.hold(self.quota, self.length);
+        let hold = self.demand.hold(self.quota.units(), self.length);
         let cover = cover(self.length);
         let refill = now.exchange.refill_time();
         let two_refills = refill.plus(refill);
@@ -61,6 +61,14 @@ impl Reservation {
         let target = low + parts(hold, cover) / 2;
         self.low = u64::try_from(low.div_ceil(RATE_NANOS)).unwrap_or(u64::MAX);
         self.target = u64::try_from(target.div_ceil(RATE_NANOS)).unwrap_or(u64::MAX);
+        // A bucket that does not earn a unit in that time: whoever holds one keeps it from the others.
+        if let Some(flow) = self.quota.flow() {
+            let earned = u128::from(cover.as_nanos()) * u128::from(flow.rate);
+            if earned < u128::from(flow.per.as_nanos()) {
+                self.low = 0;
+                self.target = 0;
+            }
+        }
     }
 
     /// Whether asks are for what waits and no more.
@@ -138,7 +146,8 @@ impl Reservation {
             .as_ref()
             .and_then(|held| held.believed_dry(now.boot))
         {
-            return dry.until.plus(super::held::STALE);
+            let stale = self.current.as_ref().map_or(Span::ZERO, Held::stale);
+            return dry.until.plus(stale);
         }
         let asked = self.asked();
         let last = asked.last.unwrap_or(now.boot);
@@ -244,10 +253,11 @@ impl Reservation {
             return Span::MAX;
         };
         let has_some = self.next.as_ref().is_some_and(|next| next.received > 0);
-        if has_some || self.is_frugal(now) || held.until == Span::MAX {
+        let has_no_next = held.until == Span::MAX || held.window.is_endless();
+        if has_some || self.is_frugal(now) || has_no_next {
             return Span::MAX;
         }
-        if self.demand.hold(self.quota, self.length) <= PREFETCH_RATE_MIN {
+        if self.demand.hold(self.quota.units(), self.length) <= PREFETCH_RATE_MIN {
             return Span::MAX;
         }
         let length = held.window.end.since(held.window.start);

@@ -56,18 +56,30 @@ impl Reservation {
         let dry = answer
             .dry
             .and_then(|dry| heard_dry(dry, &answer.stamp, now));
+        let is_bucket = answer.window.is_endless();
         let served = self.current.as_ref().map(|held| held.window.id);
-        let Some(held) = self.window(answer.window, now) else {
+        // Of units of a bucket only a message under a lease that runs can tell.
+        let is_valid = !is_bucket || now.exchange.is_leased(&answer.stamp, now.boot);
+        let held = if is_valid {
+            self.window(answer.window, now)
+        } else {
+            None
+        };
+        let Some(held) = held else {
             self.refill(now, out);
             self.plan(now);
             return None;
         };
         held.tell(answer.standing, &answer.stamp, now.boot);
         let has_come = answer.granted > held.received;
-        held.received = held.received.max(answer.granted);
-        self.length = answer.window.end.since(answer.window.start);
-        if served.is_none() {
-            self.demand.set_window(self.length);
+        if is_bucket {
+            held.receive(answer.granted, answer.lapsed_to, now);
+        } else {
+            held.received = held.received.max(answer.granted);
+            self.length = answer.window.end.since(answer.window.start);
+            if served.is_none() {
+                self.demand.set_window(self.length);
+            }
         }
         let is_current = self
             .current
@@ -97,11 +109,13 @@ impl Reservation {
         let flight = self.land(refused.stamp.echo, None);
         match refused.why {
             Why::Changed { version } => self.tell_all(Verdict::Changed { version }, out),
+            Why::Forgotten { window } => self.forget(window, &refused.stamp, now, out),
             Why::Capacity => self.tell_all(Verdict::Capacity, out),
             Why::WindowClosed => {
                 if let (Some(flight), Some(held)) = (flight, &mut self.current)
                     && !flight.is_ahead
                     && flight.window == Some(held.window.id)
+                    && !held.window.is_endless()
                     && held.from <= now.boot
                 {
                     // The leader is further than the own clock can tell.
@@ -183,6 +197,11 @@ impl Reservation {
         if window.start < self.floor || window.end <= window.start {
             return None;
         }
+        // A bucket of the same account: the one that is known was forgotten.
+        let is_newer = |held: &Held| held.window.start < window.start;
+        if window.is_endless() && self.current.as_ref().is_some_and(is_newer) {
+            self.drop_bucket();
+        }
         let mut held = Held::new(window, now.exchange);
         if held.until <= now.boot {
             return None;
@@ -198,6 +217,26 @@ impl Reservation {
             Some(_) => return None,
         };
         Some(place.insert(held))
+    }
+
+    /// The book has forgotten the bucket `id`: all that was told of it is of no use any more.
+    fn forget(&mut self, id: WindowId, stamp: &LogStamp, now: &Now<'_>, out: &mut Vec<Effect>) {
+        let is_newest = now.exchange.term().is_none_or(|term| stamp.term >= term);
+        let is_it = |held: &Held| held.window.id == id && held.window.is_endless();
+        if is_newest && self.current.as_ref().is_some_and(is_it) {
+            self.drop_bucket();
+            self.refill(now, out);
+        }
+    }
+
+    fn drop_bucket(&mut self) {
+        if let Some(held) = self.current.take() {
+            self.floor = held.window.start.plus(Span::from_nanos(1));
+            self.blank = Asked::default();
+            if let Some(queue) = &mut self.queue {
+                queue.lull();
+            }
+        }
     }
 
     /// Whether units came or not, and what that says of the pool.
@@ -272,6 +311,10 @@ impl Reservation {
             self.revision = now.exchange.revision();
             for held in [&mut self.current, &mut self.next].into_iter().flatten() {
                 held.place(now.exchange);
+                if held.window.is_endless() {
+                    // A clock that was set by hand may have let it earn.
+                    held.dry = None;
+                }
             }
             self.tell_again(now);
         }

@@ -8,11 +8,17 @@ use crate::grants::account::Totals;
 use crate::grants::exchange::Exchange;
 use crate::grants::exchange::Resumed;
 use crate::grants::message::LogStamp;
+use crate::grants::reservation::Now;
 
 /// Changed totals are told this often.
 pub(super) const REPORT_EVERY: Span = Span::from_ms(100);
 /// Totals that did not change any more are told again after these times, since a report may be lost.
 const REPEAT_AFTER: [Span; 2] = [Span::from_ms(1_000), Span::from_ms(4_000)];
+
+/// Units of a bucket that were not used for so long go back.
+const IDLE: Span = Span::from_seconds(5);
+/// How often an unused bucket is told of.
+const ASK_WHETHER_FORGOTTEN: Span = Span::from_seconds(60);
 
 /// The leader's word that no unit is to be had, on the own boot clock.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +38,8 @@ pub(super) struct Told {
     pub(super) pool: PoolStanding,
     /// It is at least as new as this boot time.
     pub(super) boot: Span,
-    order: (u64, Timestamp),
+    /// The term and log time of the word.
+    pub(super) order: (u64, Timestamp),
 }
 
 /// What was asked of one window.
@@ -61,6 +68,10 @@ pub(super) struct Held {
     pub(super) low_cap: u64,
     pub(super) dry: Option<DryWord>,
     pub(super) told: Option<Told>,
+    /// Buckets: the lease under which the units are held.
+    lease: Option<u32>,
+    /// Buckets: when units were last spent or came.
+    used_at: Span,
     reported: Totals,
     /// When totals last went out.
     told_totals_at: Span,
@@ -81,6 +92,8 @@ impl Held {
             low_cap: u64::MAX,
             dry: None,
             told: None,
+            lease: None,
+            used_at: Span::ZERO,
             reported: Totals::default(),
             told_totals_at: Span::ZERO,
             report_at: Span::MAX,
@@ -92,6 +105,10 @@ impl Held {
 
     /// Finds the boot times between which the units may be used.
     pub(super) fn place(&mut self, exchange: &Exchange) {
+        if self.window.is_endless() {
+            self.from = Span::ZERO;
+            return;
+        }
         if let (Some(from), Some(until)) = (
             exchange.not_before(self.window.start),
             exchange.not_after(self.window.end),
@@ -117,6 +134,7 @@ impl Held {
         let enough = self.units() >= units;
         if enough && units > 0 {
             self.totals.spent += units;
+            self.used_at = boot;
             self.report_soon(boot);
         }
         enough
@@ -133,7 +151,69 @@ impl Held {
 
     /// The dry word, while it is believed.
     pub(super) fn believed_dry(&self, boot: Span) -> Option<DryWord> {
-        self.dry.filter(|dry| boot < dry.until.plus(STALE))
+        self.dry.filter(|dry| boot < dry.until.plus(self.stale()))
+    }
+
+    /// How long a dry word that ran out is still believed here: a bucket has earned by then.
+    pub(super) const fn stale(&self) -> Span {
+        if self.window.is_endless() {
+            Span::ZERO
+        } else {
+            STALE
+        }
+    }
+
+    // Buckets.
+
+    /// Whether units are held under a lease that has ended.
+    #[inline]
+    pub(super) fn has_lapsed(&self, now: &Now<'_>) -> bool {
+        self.window.is_endless() && self.units() > 0 && self.lease != now.exchange.lease(now.boot)
+    }
+
+    /// The lease has ended: what is held counts as spent.
+    pub(super) fn lapse(&mut self, boot: Span) {
+        self.totals.spent += self.units();
+        self.report_soon(boot);
+    }
+
+    /// Units up to the total `granted` have come, those up to `lapsed_to` too late. The message is of the lease
+    /// that runs.
+    pub(super) fn receive(&mut self, granted: u64, lapsed_to: u64, now: &Now<'_>) {
+        if granted > self.received {
+            self.received = granted;
+            self.used_at = now.boot;
+        }
+        let done = self.totals.spent.saturating_add(self.totals.returned);
+        let lapsed_to = lapsed_to.min(self.received);
+        if done < lapsed_to {
+            self.totals.spent += lapsed_to - done;
+            self.report_soon(now.boot);
+        }
+        self.lease = now.exchange.lease(now.boot);
+    }
+
+    /// Whether nothing is drawn of the bucket as far as the leader knows, and something was spent here that it
+    /// was not told of.
+    pub(super) fn is_of_full_bucket(&self) -> bool {
+        self.window.is_endless()
+            && self.totals != self.reported
+            && self.told.is_some_and(|told| told.pool.drawn == 0)
+    }
+
+    /// When units of a bucket that nobody used for a while go back; [`Span::MAX`]: there are none.
+    pub(super) fn idle_at(&self) -> Span {
+        if self.window.is_endless() && self.units() > 0 {
+            self.used_at.plus(IDLE)
+        } else {
+            Span::MAX
+        }
+    }
+
+    /// Whether all that was done was told, often enough.
+    pub(super) fn is_told(&self) -> bool {
+        self.report_at == Span::MAX
+            || (self.totals == self.reported && usize::from(self.repeats) >= REPEAT_AFTER.len())
     }
 
     /// Keeps the newest standing of any order of arrival.
@@ -196,8 +276,17 @@ impl Held {
         self.repeats = self.repeats.saturating_add(1);
         self.report_at = REPEAT_AFTER
             .get(usize::from(self.repeats))
-            .map_or(Span::MAX, |after| boot.plus(*after));
+            .map_or(self.asks_again(boot), |after| boot.plus(*after));
         true
+    }
+
+    /// A bucket that nobody uses is told of once in a while, so that the leader can say that it was forgotten.
+    fn asks_again(&self, boot: Span) -> Span {
+        if self.window.is_endless() {
+            boot.plus(ASK_WHETHER_FORGOTTEN)
+        } else {
+            Span::MAX
+        }
     }
 
     /// The window is over: its last totals are told at once.

@@ -30,6 +30,10 @@
 //! `not_after` on the own boot clock ([`Exchange`]). Between two windows there is a gap of about a round
 //! trip in which checks wait for the next one. Units of the next window are asked for ahead.
 //!
+//! **Buckets** have one window that never ends, and a lease: units that were held when it ended count as spent,
+//! here and in the book. A bucket's units that nobody wants for a while go back; a bucket that is full and of
+//! which nobody holds units is forgotten by the book, and when that is told, here.
+//!
 //! **Forgetting.** A process that forgot what it spent in a window that runs would spend it twice. So a
 //! reservation may be dropped only when [`Reservation::is_releasable`] says so, or after
 //! [`Reservation::close`], when nobody will ever make another one of the same account.
@@ -57,6 +61,7 @@ use crate::domain::time::Timestamp;
 use crate::domain::time::WindowId;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
+use crate::grants::account::Quota;
 use crate::grants::account::Totals;
 use crate::grants::exchange::Exchange;
 use crate::grants::message::Report;
@@ -147,8 +152,8 @@ pub enum Spend {
 pub struct Reservation {
     account: Account,
     holder: Holder,
-    quota: u64,
-    /// The length of a window, for rates.
+    quota: Quota,
+    /// The length of a window, for rates; of a bucket, the time in which it fills.
     length: Span,
     /// The window that is served, or that will be next.
     current: Option<Held>,
@@ -181,11 +186,17 @@ pub struct Reservation {
 impl Reservation {
     /// An empty reservation of `account` for the process `holder`. `quota` and `length` are the limit's: the
     /// rate at which units are worth holding never exceeds `quota` per `length`.
-    pub fn new(account: Account, holder: Holder, quota: u64, length: Span, boot: Span) -> Self {
+    pub fn new(
+        account: Account,
+        holder: Holder,
+        quota: impl Into<Quota>,
+        length: Span,
+        boot: Span,
+    ) -> Self {
         Self {
             account,
             holder,
-            quota,
+            quota: quota.into(),
             length,
             current: None,
             next: None,
@@ -214,8 +225,9 @@ impl Reservation {
 
     /// The limit's quota is another one; the epoch is the same. A word that there is nothing is no longer
     /// believed when the quota was raised.
-    pub fn set_quota(&mut self, quota: u64) {
-        if quota > self.quota {
+    pub fn set_quota(&mut self, quota: impl Into<Quota>) {
+        let quota = quota.into();
+        if quota.units() > self.quota.units() {
             for held in [&mut self.current, &mut self.next].into_iter().flatten() {
                 held.dry = None;
                 held.low_cap = u64::MAX;
@@ -300,6 +312,7 @@ impl Reservation {
             Some(held) => held.units() < self.low.min(held.low_cap),
             None => true,
         };
+        self.tell_full_bucket(now, out);
         if is_low || self.demand.is_due(now.boot) {
             self.refill(now, out);
             self.plan(now);
@@ -406,7 +419,7 @@ impl Reservation {
     pub fn is_releasable(&self) -> bool {
         let is_told = |held: &Option<Held>| {
             held.as_ref()
-                .is_none_or(|held| held.units() == 0 && held.report_at == Span::MAX)
+                .is_none_or(|held| held.units() == 0 && held.is_told())
         };
         let is_empty = self.current.is_none() && self.next.is_none() && self.past.is_none();
         let is_told = is_told(&self.current) && is_told(&self.next) && is_told(&self.past);
@@ -427,6 +440,15 @@ impl Reservation {
             .is_some_and(|held| held.until <= now.boot);
         if is_over || self.revision != now.exchange.revision() {
             self.roll(now);
+        }
+        if let Some(held) = &mut self.current
+            && held.has_lapsed(now)
+        {
+            held.lapse(now.boot);
+            self.due = self.due.min(held.report_at);
+            if let Some(queue) = &mut self.queue {
+                queue.lull();
+            }
         }
     }
 

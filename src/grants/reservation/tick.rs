@@ -25,6 +25,7 @@ impl Reservation {
         self.expire_waiters(now, out);
         self.refill_waiting(now, out);
         self.prefetch(now, out);
+        self.give_idle(now);
         self.report(now, out);
         self.past
             .take_if(|past| past.until.plus(PAST_KEPT) <= now.boot);
@@ -37,6 +38,36 @@ impl Reservation {
         self.expire_flights(now);
         if self.queue.is_some() {
             self.refill(now, out);
+        }
+    }
+
+    /// A bucket of which nothing is drawn earns nothing until the leader knows that something was spent.
+    pub(super) fn tell_full_bucket(&mut self, now: &Now<'_>, out: &mut Vec<Effect>) {
+        let Some(held) = &mut self.current else {
+            return;
+        };
+        if !held.is_of_full_bucket() {
+            return;
+        }
+        held.told_totals(now.boot);
+        out.push(Effect::Send(ToLeader::Report(Report {
+            holder: self.holder.clone(),
+            account: self.account.clone(),
+            window: held.window.id,
+            totals: held.totals,
+            demand: self.demand.now(),
+            recall: 0,
+        })));
+    }
+
+    /// What nobody wanted for a while of a bucket goes back: it earns no more than it has room for.
+    fn give_idle(&mut self, now: &Now<'_>) {
+        let nobody_waits = self.queue.as_ref().is_none_or(|queue| queue.is_empty());
+        if nobody_waits
+            && let Some(held) = &mut self.current
+            && held.idle_at() <= now.boot
+        {
+            held.give(held.units(), now.boot);
         }
     }
 
@@ -115,6 +146,9 @@ impl Reservation {
             .min(self.prefetch_at(now));
         if let Some(held) = &self.current {
             due = due.min(held.until);
+            if self.queue.is_none() {
+                due = due.min(held.idle_at().max(now.boot));
+            }
         }
         if let Some(past) = &self.past {
             due = due.min(past.until.plus(PAST_KEPT));

@@ -1,5 +1,7 @@
 //! How a window stands, for answers and people. No decision rests on it.
 
+use crate::algorithm::bucket::Flow;
+use crate::algorithm::bucket::Level;
 use crate::domain::time::Span;
 use crate::domain::time::Window;
 use crate::grants::account::PoolStanding;
@@ -27,6 +29,8 @@ pub struct View {
     pub staleness: Span,
     /// The time to the window's end by the leader's clock, at most.
     pub ends_in: Span,
+    /// A bucket's amounts and its level by now.
+    pub bucket: Option<(Flow, Level)>,
 }
 
 impl Reservation {
@@ -38,11 +42,29 @@ impl Reservation {
         let told = held.told;
         let pool = told.map_or(
             PoolStanding {
-                quota: self.quota,
+                quota: self.quota.units(),
                 ..PoolStanding::default()
             },
             |told| told.pool,
         );
+        let bucket = self
+            .quota
+            .flow()
+            .map(|flow| (*flow, level(flow, held, now)));
+        if let Some((flow, level)) = bucket {
+            let standing = level.standing(&flow);
+            return Some(View {
+                window: held.window,
+                spent: held.totals.spent,
+                held: held.units(),
+                standing: told.map(|told| told.pool),
+                used: standing.used,
+                remaining: standing.remaining,
+                staleness: told.map_or(Span::ZERO, |told| now.boot.minus(told.boot)),
+                ends_in: Span::ZERO,
+                bucket,
+            });
+        }
         let used = used(&pool, held.totals.spent);
         Some(View {
             window: held.window,
@@ -56,8 +78,24 @@ impl Reservation {
                 .saturating_sub(pool.stranded),
             staleness: told.map_or(Span::ZERO, |told| now.boot.minus(told.boot)),
             ends_in: ends_in(held, now),
+            bucket: None,
         })
     }
+}
+
+/// A bucket's level by now: as the leader told it, with what was spent here since.
+fn level(flow: &Flow, held: &Held, now: &Now<'_>) -> Level {
+    let Some(told) = held.told else {
+        return Level::default();
+    };
+    let since = held.totals.spent.saturating_sub(told.pool.used_by_holder);
+    let mut level = Level {
+        drawn: told.pool.drawn,
+        at: told.order.1,
+    };
+    level.draw(flow, since);
+    let by_now = now.exchange.log_time(now.boot);
+    level.at(flow, by_now.map_or(told.order.1, |time| time.earliest))
 }
 
 /// Units used in all regions when this process has spent `spent`, which it knows better than `pool` does.
@@ -77,10 +115,11 @@ impl Held {
     /// When a caller who is refused is told to come back: when the leader's word runs out, or at the
     /// window's end when all of the quota is known to be gone for good.
     pub(super) fn retry_after(&self, now: &Now<'_>) -> Span {
-        let is_used_up = self.told.is_some_and(|told| {
-            let gone = used(&told.pool, self.totals.spent).saturating_add(told.pool.stranded);
-            told.pool.free == 0 && gone >= told.pool.quota
-        });
+        let is_used_up = !self.window.is_endless()
+            && self.told.is_some_and(|told| {
+                let gone = used(&told.pool, self.totals.spent).saturating_add(told.pool.stranded);
+                told.pool.free == 0 && gone >= told.pool.quota
+            });
         let wait = if is_used_up {
             ends_in(self, now)
         } else {

@@ -6,11 +6,13 @@ use super::Scene;
 use super::allowed;
 use super::holder;
 use super::keyed;
+use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::grants::account::Holder;
 use crate::machine::Machine;
 use crate::machine::charge::Charged;
 use crate::machine::command::Command;
+use crate::machine::command::Payload;
 use crate::machine::command::Reply;
 
 #[test]
@@ -302,4 +304,54 @@ fn an_entry_that_makes_no_sense_is_told_so() {
         Reply::Invalid(_)
     ));
     assert_eq!(scene.machine.cluster(), Some(7));
+}
+
+#[test]
+fn a_bucket_earns_nothing_between_two_terms() {
+    let mut scene = Scene::new();
+    assert!(allowed(&scene.charge("a", &["bucket"], 5)));
+    scene.at_ms += 3_600_000;
+    let begin = Payload {
+        log_time: Timestamp::from_unix_ms(scene.at_ms),
+        command: Command::Begin,
+    };
+    scene.machine.apply_in(7, &begin);
+    assert!(!allowed(&scene.charge("a", &["bucket"], 1)));
+    scene.at_ms += 1_000;
+    // Within the term it does, whatever the entry is.
+    scene.machine.apply_in(7, &begin);
+    assert!(allowed(&scene.charge("a", &["bucket"], 1)));
+    let bytes = scene.machine.snapshot().expect("a snapshot");
+    let mut copy = Machine::from_snapshot(&bytes).expect("readable");
+    scene.at_ms += 1_000;
+    let entry = Payload {
+        log_time: Timestamp::from_unix_ms(scene.at_ms),
+        command: Command::Begin,
+    };
+    for machine in [&mut scene.machine, &mut copy] {
+        machine.apply_in(7, &entry);
+    }
+    assert_eq!(copy.book(), scene.machine.book());
+    assert!(allowed(&scene.charge("a", &["bucket"], 1)));
+}
+
+#[test]
+fn a_refused_bucket_tells_when_the_cost_will_be_there() {
+    let mut scene = Scene::new();
+    scene.charge("a", &["bucket"], 4);
+    scene.at_ms += 500;
+    let charge = scene.charge_of("b", &["bucket"], 3);
+    let Charged::Refused(items) = scene
+        .machine
+        .refusal(&charge, Timestamp::from_unix_ms(scene.at_ms))
+    else {
+        panic!("there is one unit and a half");
+    };
+    assert_eq!(items[0].retry_after, Some(Span::from_ms(1_500)));
+    assert_eq!(
+        (items[0].standing.used, items[0].standing.remaining),
+        (4, 1)
+    );
+    assert_eq!(items[0].standing.reset_after, Span::from_ms(3_500));
+    assert_eq!(items[0].window_start, None);
 }

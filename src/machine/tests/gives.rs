@@ -36,7 +36,7 @@ fn in_use(scene: &Scene, limit: &str) -> Source {
         limit: account.limit,
         key: account.key,
         epoch: account.epoch,
-        window: (limit == "fixed").then(|| scene.window()),
+        window: scene.window_of(limit),
     }
 }
 

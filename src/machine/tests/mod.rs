@@ -124,6 +124,20 @@ impl Scene {
         Window::aligned(Timestamp::from_unix_ms(self.at_ms), Span::from_seconds(60))
     }
 
+    /// The window of a limit that has one, as the leader finds it.
+    pub fn window_of(&self, limit: &str) -> Option<Window> {
+        match limit {
+            "fixed" => Some(self.window()),
+            "bucket" => {
+                let account = self.account(limit);
+                let mut open = self.machine.book().windows(&account);
+                let new = || Window::endless(Timestamp::from_unix_ms(self.at_ms));
+                Some(open.next().unwrap_or_else(new))
+            }
+            _ => None,
+        }
+    }
+
     pub fn request(&mut self, region: &str) -> RequestNumber {
         self.next_number += 1;
         RequestNumber {
@@ -140,7 +154,7 @@ impl Scene {
             key: "".into(),
             epoch: self.epoch(limit),
             units,
-            window: (*limit == "fixed").then(|| self.window()),
+            window: self.window_of(limit),
             told: None,
         });
         let items = items.collect();

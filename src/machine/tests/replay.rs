@@ -50,20 +50,24 @@ fn entries(steps: &[(u8, u8, u64, u64)]) -> Vec<Payload> {
                         limit: account.limit,
                         key: account.key,
                         epoch: account.epoch,
-                        window: (limit == "fixed").then(|| scene.window()),
+                        window: scene.window_of(limit),
                     },
                     told: None,
                 };
                 scene.apply(Command::GiveBack(give));
             }
             4 => {
+                let limit = if units % 2 == 0 { "fixed" } else { "bucket" };
                 let transfer = Transfer {
-                    account: scene.account("fixed"),
-                    window: scene.window(),
+                    account: scene.account(limit),
+                    window: scene.window_of(limit).expect("it has windows"),
                     returns: Vec::new(),
                     grants: vec![(super::holder(region), *units)],
                 };
                 scene.apply(Command::Transfer(transfer));
+                if *wait_ms > 3_500 {
+                    scene.apply(Command::Lapse(super::holder(region)));
+                }
             }
             _ => {
                 scene.change(serde_json::json!({
@@ -73,6 +77,20 @@ fn entries(steps: &[(u8, u8, u64, u64)]) -> Vec<Payload> {
         }
     }
     scene.entries
+}
+
+/// Buckets were decided otherwise when the format was another one.
+#[test]
+fn a_snapshot_of_another_format_is_refused_by_its_name() {
+    let mut bytes = super::Scene::new().machine.snapshot().expect("a snapshot");
+    assert!(Machine::from_snapshot(&bytes).is_ok());
+    bytes[0] = 1;
+    let error = Machine::from_snapshot(&bytes).expect_err("an older one");
+    let text = error.to_string();
+    assert!(
+        text.contains("format 1") && text.contains("format 2"),
+        "{text}"
+    );
 }
 
 proptest! {

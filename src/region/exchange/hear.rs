@@ -20,7 +20,6 @@ use crate::ledger::exchange::News;
 use crate::ledger::sharing::Gossip;
 use crate::peer::Identity;
 use crate::region::exchange::Word;
-use crate::region::exchange::tell::ROUND_EVERY;
 use crate::region::state::Region;
 use crate::replication::wire::Entry;
 use crate::replication::wire::Frame;
@@ -124,7 +123,7 @@ impl Region {
         let mesh = self.ledger.mesh();
         let latency = mesh.peers.iter().find(|peer| peer.site == site);
         let latency = latency.map_or(Span::ZERO, |peer| peer.latency);
-        let since = self.clock.now().minus(ROUND_EVERY.plus(latency));
+        let since = self.clock.now().minus(self.exchange.interval.plus(latency));
         let names = self.replica.names();
         let mut limit: Option<(&str, LimitId)> = None;
         for entry in frame.entries() {

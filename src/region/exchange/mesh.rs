@@ -12,7 +12,9 @@ use crate::ledger::mesh::Peer;
 use crate::telemetry::usage::TellingReading;
 
 /// A peer that was not heard for this long is cut off.
-pub const CUT_OFF_AFTER: Span = Span::from_seconds(1);
+const CUT_OFF_AFTER: Span = Span::from_seconds(1);
+/// Where rounds are rare, it is one that was not heard for so many of them.
+const CUT_OFF_ROUNDS: u64 = 10;
 
 /// What is known of one peer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,8 +29,9 @@ struct Seen {
 }
 
 /// What is known of all peers, by name.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Sight {
+    cut_off_after: Span,
     peers: Mutex<BTreeMap<RegionName, Seen>>,
 }
 
@@ -52,12 +55,21 @@ pub struct Standing {
 }
 
 impl Sight {
+    /// Nobody is known; regions tell each other of changes every `interval`.
+    pub fn new(interval: Span) -> Self {
+        let rounds = interval.as_nanos().saturating_mul(CUT_OFF_ROUNDS);
+        Self {
+            cut_off_after: CUT_OFF_AFTER.max(Span::from_nanos(rounds)),
+            peers: Mutex::default(),
+        }
+    }
+
     /// A frame of `region` came.
     pub fn heard(&self, region: &RegionName, boot: Span, own: &RegionName, ledger: &Ledger) {
         let mut peers = self.peers.lock();
         if let Some(seen) = peers.get_mut(region) {
             seen.heard = Some(boot);
-            publish(&peers, boot, own, ledger);
+            publish(&peers, self.cut_off_after, boot, own, ledger);
         }
     }
 
@@ -74,7 +86,7 @@ impl Sight {
             seen.backlog = standing.backlog;
             seen.frames = standing.frames;
         }
-        publish(&peers, boot, own, ledger);
+        publish(&peers, self.cut_off_after, boot, own, ledger);
     }
 
     /// How it stands with the counts that each peer is told.
@@ -99,7 +111,13 @@ impl Sight {
 }
 
 /// Called with the lock held, so that a later state is never overwritten by an earlier one.
-fn publish(peers: &BTreeMap<RegionName, Seen>, boot: Span, own: &RegionName, ledger: &Ledger) {
+fn publish(
+    peers: &BTreeMap<RegionName, Seen>,
+    cut_off_after: Span,
+    boot: Span,
+    own: &RegionName,
+    ledger: &Ledger,
+) {
     let mut mesh = Mesh {
         regions: u8::try_from(peers.len() + 1).unwrap_or(u8::MAX),
         order: u8::try_from(peers.range(..own.clone()).count()).unwrap_or(u8::MAX),
@@ -111,7 +129,7 @@ fn publish(peers: &BTreeMap<RegionName, Seen>, boot: Span, own: &RegionName, led
         };
         let is_heard = seen
             .heard
-            .is_some_and(|heard| boot.minus(heard) < CUT_OFF_AFTER);
+            .is_some_and(|heard| boot.minus(heard) < cut_off_after);
         mesh.peers.push(Peer {
             site,
             heard: seen.heard.unwrap_or(Span::ZERO),

@@ -1,6 +1,6 @@
 //! Tells peers of changed counters: the task that drives [`Replication`].
 //!
-//! A round is gathered every [`ROUND_EVERY`], and at once when a counter came near its limit; it is written once and
+//! A round is gathered every `replication.interval`, and at once when a counter came near its limit; it is written once and
 //! the same bytes go to every peer. What a peer did not acknowledge is written anew for it, as it stands then.
 
 use std::collections::BTreeMap;
@@ -32,8 +32,6 @@ use crate::replication::wire::Head;
 use crate::replication::wire::Kind;
 use crate::usage::actor::ActorId;
 
-/// Changed counters are told this often; a sign of life goes as often when nothing changed.
-pub const ROUND_EVERY: Span = Span::from_ms(100);
 /// A frame that was not acknowledged for so long is given up and told anew.
 pub const REPLY_WITHIN: Span = Span::from_seconds(5);
 /// Counters that one step of a walk through the ledger looks at, at least, where there are as many.
@@ -212,7 +210,7 @@ pub async fn run(region: Arc<Region>, mut stop: watch::Receiver<bool>) {
         linked: BTreeMap::new(),
         turns: Turns::new(),
     };
-    let mut ticks = tokio::time::interval(ROUND_EVERY.to_std());
+    let mut ticks = tokio::time::interval(telling.region.exchange.interval.to_std());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let region = Arc::clone(&telling.region);
     let mut words = Vec::new();

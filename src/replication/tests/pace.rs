@@ -159,6 +159,20 @@ fn an_earlier_count_does_not_pay_for_a_later_one() {
 }
 
 #[test]
+fn an_older_failure_that_comes_later_holds_back_more() {
+    let (mut machine, peer) = caught_up();
+    let first = round(&mut machine, 1, &[1]);
+    let second = round(&mut machine, 2, &[2]);
+    let third = round(&mut machine, 3, &[1]);
+    machine.replied(&peer, second, ms(400));
+    machine.failed(&peer, third, ms(400));
+    assert_eq!(machine.acked_round(&peer), 0);
+    machine.failed(&peer, first, ms(400));
+    assert_eq!(machine.backlog_len(&peer), 1);
+    assert_eq!(machine.acked_round(&peer), 0);
+}
+
+#[test]
 fn backlog_that_was_written_before_a_round_does_not_pay_for_it() {
     let (mut machine, peer) = caught_up();
     let first = round(&mut machine, 1, &[1]);
@@ -270,6 +284,19 @@ fn the_word_that_all_was_told_is_repeated_until_it_arrives() {
     machine.replied(&peer, sends(&actions)[0], ms(300));
     assert!(machine.is_caught_up(&peer));
     assert_eq!(machine.tick(ms(10_000)), []);
+}
+
+#[test]
+fn the_word_of_an_older_process_does_not_undo_that_of_the_newer() {
+    let (mut machine, peer) = caught_up();
+    machine.told_everything(&peer, 2, ms(1));
+    machine.told_everything(&peer, 1, ms(2));
+    let actions = machine.peer_connected(&peer, 2, ms(3));
+    assert!(!machine.is_caught_up(&peer));
+    assert_eq!(actions.len(), 1, "{actions:?}");
+    let actions = machine.mark_all(&peer, 2, [], true, ms(4));
+    machine.replied(&peer, sends(&actions)[0], ms(5));
+    assert!(machine.is_caught_up(&peer));
 }
 
 #[test]

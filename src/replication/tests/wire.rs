@@ -24,6 +24,9 @@ use crate::replication::wire::bare;
 use crate::usage::actor::Actor;
 use crate::usage::actor::ActorId;
 
+/// Actor, charged, given back.
+type Slots = Vec<(u32, u64, u64)>;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Told {
     limit: String,
@@ -33,7 +36,7 @@ struct Told {
     dead_at: i64,
     near: bool,
     gossip: Option<[u8; 2]>,
-    windows: Vec<(i64, Vec<(u32, u64, u64)>)>,
+    windows: Vec<(i64, Slots)>,
 }
 
 fn actors() -> Vec<Actor> {

@@ -35,12 +35,16 @@ pub struct Region {
     pub machine: Replication,
     pub round: u64,
     changed: BTreeSet<u64>,
+    /// Of these all slots are told in the next round.
+    whole: BTreeSet<u64>,
     /// What was gathered: round, counter, own count.
     gathered: Vec<(u64, u64, u64)>,
     /// What a crash would find.
     disk: Ledger,
     /// Per peer: the process that the link leads to.
     links: Vec<Option<u64>>,
+    /// Per peer: the process that a link last led to.
+    met: Vec<Option<u64>>,
     /// Actions that were not carried out yet.
     todo: Vec<Action>,
     /// Where the walk of (peer, pass) stands.
@@ -106,8 +110,10 @@ impl World {
             machine: Replication::new(actor(number, self.incarnations)),
             round: 0,
             changed: BTreeSet::new(),
+            whole: BTreeSet::new(),
             gathered: Vec::new(),
             links: vec![None; count],
+            met: vec![None; count],
             todo: Vec::new(),
             walks: BTreeMap::new(),
         }
@@ -147,7 +153,7 @@ impl World {
         self.regions[at].disk = self.regions[at].ledger.clone();
     }
 
-    /// Frames of counters; a round's have the slots of the own region only.
+    /// Frames of counters; a round's have the own slot only, but for what was learnt of earlier processes.
     fn encode(
         &self,
         at: usize,
@@ -178,7 +184,8 @@ impl World {
             writer.begin_entry("api", "acme", &key, 1, Timestamp::MAX, false, None);
             writer.window(WindowId(0));
             for ((of, incarnation), p) in &region.ledger[&counter] {
-                if kind != Kind::Round || *of == at {
+                let is_own = (*of, *incarnation) == (at, region.incarnation);
+                if kind != Kind::Round || is_own || region.whole.contains(&counter) {
                     let id = number(&mut actors, actor(*of, *incarnation));
                     writer.slot(id, *p, 0);
                 }
@@ -205,6 +212,7 @@ impl World {
         let frames = self.encode(at, Kind::Round, changed.iter().copied());
         let boot = self.boot;
         let region = &mut self.regions[at];
+        region.whole.clear();
         for counter in changed {
             let own = region
                 .ledger
@@ -329,9 +337,15 @@ impl World {
                 let who = actors[slot.actor as usize];
                 let counts = here.ledger.entry(counter).or_default();
                 let known = counts.entry(who).or_default();
-                // What others still know of this region's earlier processes, its peers may lack.
-                if slot.p > *known && who.0 == at {
+                // What is learnt of a process that is no more, nobody else may be left to tell.
+                let newer = if who.0 == at {
+                    Some(here.incarnation)
+                } else {
+                    here.met[who.0]
+                };
+                if slot.p > *known && newer.is_some_and(|newer| newer != who.1) {
                     here.changed.insert(counter);
+                    here.whole.insert(counter);
                 }
                 *known = slot.p.max(*known);
             }
@@ -409,6 +423,7 @@ impl World {
         let boot = self.boot;
         let region = &mut self.regions[from];
         region.links[to] = Some(process);
+        region.met[to] = Some(process);
         let actions = region
             .machine
             .peer_connected(&super::region(to), process, boot);

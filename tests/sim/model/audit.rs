@@ -2,12 +2,15 @@
 //! counted makes the tables.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use highwater::domain::time::Timestamp;
 use highwater::domain::time::WindowId;
 use highwater::grants::account::Account;
 use highwater::grants::book::PREFETCH_MAX;
 
+use super::bucket::BucketAudit;
+use super::bucket::Happens;
 use super::replica::counter_of;
 
 /// What is known of one window of one account.
@@ -42,6 +45,10 @@ impl WindowAudit {
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     pub windows: BTreeMap<(Account, WindowId), WindowAudit>,
+    /// By counter, those that are buckets.
+    pub buckets: BTreeMap<usize, BucketAudit>,
+    /// Those that gave all that they had when it was asked for at the end.
+    pub emptied: BTreeSet<usize>,
     /// By counter: since when, which quota.
     quotas: BTreeMap<usize, Vec<(Timestamp, u64)>>,
     /// The newest epoch that the book has in a window of a counter.
@@ -106,6 +113,19 @@ impl Audit {
             }
         }
         most
+    }
+
+    /// Something happens to a counter, if it is a bucket; whether it is. `at`: by the time that buckets earn by.
+    pub fn bucket(&mut self, at: u64, account: &Account, what: Happens) -> bool {
+        let Some(bucket) = self.buckets.get_mut(&counter_of(account)) else {
+            return false;
+        };
+        let is_old = account.epoch < bucket.epoch();
+        // What went back to an epoch that is over is of no use to anybody.
+        if !(is_old && matches!(what, Happens::Credit(_))) {
+            bucket.happens(at, what);
+        }
+        true
     }
 
     pub fn window(&mut self, account: &Account, window: WindowId) -> &mut WindowAudit {

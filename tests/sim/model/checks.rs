@@ -13,9 +13,12 @@ use highwater::grants::reservation::Verdict;
 
 use super::Event;
 use super::MS;
+use super::SECOND;
 use super::World;
+use super::bucket::Happens;
 use super::index;
 use super::region::Check;
+use super::replica::counter_of;
 
 /// What became of a check.
 pub enum Decided {
@@ -30,13 +33,16 @@ impl World {
         if next < self.ends {
             self.schedule(next, Event::Arrive(region));
         }
+        if self.at < self.regions[region].quiet_until && self.rng.chance(0.95) {
+            return;
+        }
         let boot = self.clock(region).boot(self.at);
         let wait = if !self.setup.faults.is_calm() && self.rng.chance(0.1) {
             Some(Span::from_nanos(self.rng.between(0, 400 * MS)))
         } else {
             None
         };
-        let counters = self.setup.counters;
+        let counters = self.setup.all_counters();
         let first = self.rng.between(0, counters as u64) as usize;
         let cost = self.rng.between(1, self.setup.cost_max + 1);
         let mut items = vec![(first, cost)];
@@ -66,6 +72,7 @@ impl World {
             deadline: boot.plus(wait.min(process.exchange.max_wait())),
             waits_at: BTreeMap::new(),
             parked: None,
+            empties: None,
         };
         process.checks.insert(id, check);
         self.audit.checks += 1;
@@ -79,6 +86,43 @@ impl World {
         if is_refund {
             self.begin_refund(&holder, first);
         }
+    }
+
+    /// Asks for all that a bucket has in some region, until it is given.
+    pub fn empty(&mut self, counter: usize) {
+        let (standing, flow) = self.bucket_of(counter);
+        let drawn = standing.map_or(0, |standing| standing.drawn);
+        let drawn = drawn.div_ceil(u128::from(flow.per.as_nanos()));
+        let left = flow.capacity.saturating_sub(drawn as u64);
+        if left == 0 && flow.rate > 0 {
+            self.audit.emptied.insert(counter);
+        }
+        if self.audit.emptied.contains(&counter) {
+            return;
+        }
+        // Not while another one waits: each would keep from the other what it holds.
+        if self.at + 2 * SECOND >= self.ends + self.setup.faults.aftermath() {
+            return;
+        }
+        self.schedule(self.at + 2 * SECOND, Event::Empty(counter));
+        let region = self.rng.between(0, self.regions.len() as u64) as usize;
+        let (at, boot) = (self.at, self.clock(region).boot(self.at));
+        let Some(process) = self.regions[region].process.as_mut() else {
+            return;
+        };
+        let holder = process.holder.clone();
+        process.next_check += 1;
+        let id = process.next_check;
+        let check = Check {
+            items: vec![(counter, left)],
+            came: at,
+            deadline: boot.plus(process.exchange.max_wait()),
+            waits_at: BTreeMap::new(),
+            parked: None,
+            empties: Some(counter),
+        };
+        process.checks.insert(id, check);
+        self.decide(&holder, id);
     }
 
     /// The atomic step: all limits of a check, or none.
@@ -160,6 +204,11 @@ impl World {
         if let Some(seat) = process.seats.get_mut(account) {
             *seat.spent.entry(window).or_default() += units;
         }
+        let earned = self.earned();
+        if self.audit.bucket(earned, account, Happens::Use(units)) {
+            self.audit.granted_units += units;
+            return;
+        }
         // S5, by the clock of the leader that this region goes by.
         let length = Span::from_nanos(self.setup.window);
         if let Some(term) = term {
@@ -191,11 +240,15 @@ impl World {
 
     fn refused(&mut self, items: &[(Account, u64)]) {
         self.audit.refused += 1;
-        let is_early = items.iter().all(|(account, units)| {
-            let log = self.log_time_of(self.group.term).as_nanos();
-            let window = log - log.rem_euclid(self.setup.window as i64);
-            self.audit.unused(account, WindowId(window)) >= *units
-        });
+        let windows = items
+            .iter()
+            .filter(|(account, _)| counter_of(account) < self.setup.counters);
+        let is_early = windows.clone().count() > 0
+            && windows.clone().all(|(account, units)| {
+                let log = self.log_time_of(self.group.term).as_nanos();
+                let window = log - log.rem_euclid(self.setup.window as i64);
+                self.audit.unused(account, WindowId(window)) >= *units
+            });
         self.audit.refused_early += u64::from(is_early);
     }
 
@@ -208,6 +261,9 @@ impl World {
         else {
             return;
         };
+        if let (Some(counter), true) = (check.empties, is_granted) {
+            self.audit.emptied.insert(counter);
+        }
         self.audit.waited(at - check.came, is_granted);
         let is_local = at == check.came;
         self.audit.local += u64::from(is_local);

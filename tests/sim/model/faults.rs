@@ -1,5 +1,9 @@
 //! What goes wrong, when.
 
+use highwater::algorithm::bucket::Flow;
+use highwater::domain::time::Span;
+use highwater::grants::account::Quota;
+
 use super::Event;
 use super::MS;
 use super::SECOND;
@@ -25,6 +29,8 @@ pub struct Faults {
     pub resets: u64,
     /// Of some entries nobody knows whether they were appended.
     pub appends_fail: bool,
+    /// How much longer than usual crashes, cuts and pauses last: buckets have leases of 10 s.
+    pub stretch: u64,
     /// One leader loss at this time after the start of traffic, in ms.
     pub loss_at_ms: Option<u64>,
 }
@@ -58,6 +64,7 @@ impl Faults {
             quotas: some(4),
             resets: some(2),
             appends_fail: some(1) == 1,
+            stretch: 0,
             loss_at_ms: None,
         }
     }
@@ -109,9 +116,10 @@ impl World {
         }
         let regions = self.regions.len() as u64;
         let (from, to) = (self.begins, self.ends - 8 * SECOND);
+        let stretch = 1 + faults.stretch;
         for _ in 0..faults.crashes {
             let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
-            let back = at + self.rng.between(50 * MS, 6 * SECOND);
+            let back = at + self.rng.between(50 * MS, stretch * 6 * SECOND);
             self.schedule(at, Event::Fault(Fault::Crash(region as usize)));
             self.schedule(back, Event::Fault(Fault::Start(region as usize)));
         }
@@ -119,27 +127,33 @@ impl World {
             let at = self.rng.between(from, to);
             self.schedule(at, Event::Fault(Fault::LoseLeader));
         }
+        let least = if faults.stretch > 1 {
+            12 * SECOND
+        } else {
+            200 * MS
+        };
         for _ in 0..faults.partitions {
             let at = self.rng.between(from, to);
-            let until = (at + self.rng.between(200 * MS, 10 * SECOND)).min(to);
+            let until = (at + self.rng.between(least, stretch * 10 * SECOND)).min(to);
             let cut = self.plan_cut();
             self.schedule(at, Event::Fault(Fault::Cut(cut)));
             self.schedule(until, Event::Fault(Fault::Heal));
         }
         for _ in 0..faults.pauses {
             let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
-            let lasts = self.rng.between(100 * MS, 8 * SECOND);
+            let lasts = self.rng.between(100 * MS, stretch * 8 * SECOND);
+            let lasts = lasts.min(self.ends - at);
             self.schedule(at, Event::Fault(Fault::Pause(region as usize, lasts)));
         }
         for _ in 0..faults.quotas {
             let at = self.rng.between(from, to);
-            let counter = self.rng.between(0, self.setup.counters as u64) as usize;
+            let counter = self.rng.between(0, self.setup.all_counters() as u64) as usize;
             let quota = self.rng.between(0, self.setup.quota * 2 + 1);
             self.schedule(at, Event::Fault(Fault::Quota(counter, quota)));
         }
         for _ in 0..faults.resets {
             let at = self.rng.between(from, to);
-            let counter = self.rng.between(0, self.setup.counters as u64) as usize;
+            let counter = self.rng.between(0, self.setup.all_counters() as u64) as usize;
             self.schedule(at, Event::Fault(Fault::Reset(counter)));
         }
         self.schedule(self.ends - 6 * SECOND, Event::Fault(Fault::Calm));
@@ -189,6 +203,9 @@ impl World {
             }
             Fault::Cut(cut) => {
                 self.audit.fault("partition");
+                if !self.setup.buckets.is_empty() {
+                    self.quieten();
+                }
                 for (from, to) in cut {
                     self.net.cut(from, to, true);
                 }
@@ -207,6 +224,7 @@ impl World {
             }
             Fault::Quota(counter, quota) => {
                 self.audit.fault("quota");
+                let quota = self.quota_of(counter, quota);
                 self.admin(Entry::Quota { counter, quota });
             }
             Fault::Reset(counter) => {
@@ -222,6 +240,31 @@ impl World {
                     }
                 }
             }
+        }
+    }
+
+    /// Some regions have much less to do than what they hold would be for: units last until their lease ends.
+    fn quieten(&mut self) {
+        for region in 0..self.regions.len() {
+            if self.rng.chance(0.5) {
+                self.regions[region].quiet_until = self.at + 30 * SECOND;
+            }
+        }
+    }
+
+    /// A bucket's rate, and the time that it is a rate of, change with its capacity.
+    fn quota_of(&mut self, counter: usize, quota: u64) -> Quota {
+        match self.group.truth.catalogue.counters[counter].quota {
+            Quota::Window(_) => Quota::Window(quota),
+            Quota::Bucket(flow) => Quota::Bucket(Flow {
+                capacity: quota.max(1),
+                rate: self.rng.between(1, 2 * self.setup.quota + 1),
+                per: if self.rng.chance(0.3) {
+                    Span::from_ms(self.rng.between(1, 60_000))
+                } else {
+                    flow.per
+                },
+            }),
         }
     }
 

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 
 use highwater::domain::time::Span;
 use highwater::domain::time::Timestamp;
+use highwater::grants::account::Account;
+use highwater::grants::account::Quota;
 use highwater::grants::leader::Leader;
 use highwater::grants::log_time::Discipline;
 use highwater::grants::log_time::LogTime;
@@ -13,11 +15,13 @@ use highwater::grants::log_time::LogTime;
 use super::Event;
 use super::MS;
 use super::World;
+use super::bucket::Happens;
 use super::leading::Leading;
 use super::name;
 use super::replica::Entry;
 use super::replica::Outcome;
 use super::replica::Replica;
+use super::replica::counter_of;
 
 /// Time for a disk to keep an entry.
 const FSYNC: u64 = 2 * MS;
@@ -26,6 +30,7 @@ const FSYNC: u64 = 2 * MS;
 #[derive(Clone, Debug)]
 pub struct Pending {
     pub entry: Entry,
+    pub term: u64,
     pub log: Timestamp,
     /// The leader that appended it, and its name for it.
     pub serial: u64,
@@ -42,6 +47,10 @@ pub struct Group {
     pub truth: Replica,
     pub pending: VecDeque<Pending>,
     last_log: Timestamp,
+    /// By term, how long buckets had earned when it began, and when that was by log time; and how long until its
+    /// leader was lost.
+    earning: BTreeMap<u64, (u64, Timestamp)>,
+    earned: u64,
     /// Whose clock a term's log time is.
     pub clocks: BTreeMap<u64, (usize, LogTime)>,
     /// Counts losses, so that a late election is not held twice.
@@ -53,19 +62,27 @@ pub struct Group {
 }
 
 impl Group {
-    pub fn new(counters: usize, quota: u64, window: Span) -> Self {
+    pub fn new(quotas: &[Quota], window: Span) -> Self {
         Self {
             term: 0,
             leader: None,
-            truth: Replica::new(counters, quota, window),
+            truth: Replica::new(quotas, window),
             pending: VecDeque::new(),
             last_log: Timestamp::EPOCH,
+            earning: BTreeMap::new(),
+            earned: 0,
             clocks: BTreeMap::new(),
             losses: 0,
             lost_at: None,
             gap: 3_500 * MS,
             retry_at: 0,
         }
+    }
+
+    /// The time that buckets earn by at the log time `log` of a term.
+    fn earned_at(&self, term: u64, log: Timestamp) -> u64 {
+        let (earned, since) = self.earning[&term];
+        earned + log.since(since).as_nanos()
     }
 }
 
@@ -93,6 +110,24 @@ impl World {
         trips.get(self.regions.len() / 2).map(|trip| trip + FSYNC)
     }
 
+    /// The time that buckets earn by.
+    pub fn earned(&mut self) -> u64 {
+        if self.setup.buckets.is_empty() {
+            return 0;
+        }
+        let leading = self
+            .group
+            .leader
+            .and_then(|leader| self.leadings.get_mut(&leader));
+        let Some(leading) = leading else {
+            return self.group.earned;
+        };
+        // Between two readings it is not yet certain how the clock went.
+        let reading = self.regions[leading.region].clock.reading(self.at);
+        let log = leading.clock.read(reading);
+        self.group.earned_at(leading.term, log)
+    }
+
     pub fn reaches_majority(&self, from: usize) -> bool {
         self.commit_delay(from).is_some()
     }
@@ -108,13 +143,18 @@ impl World {
         }
         let reading = self.regions[leading.region].clock.reading(self.at);
         let log = leading.clock.read(reading);
-        let region = leading.region;
+        let (region, term) = (leading.region, leading.term);
+        if let Entry::Begin = entry {
+            let earned = self.group.earned;
+            self.group.earning.insert(term, (earned, log));
+        }
         let delay = self.commit_delay(region).unwrap_or(100 * MS);
         let jitter = self.rng.exponential(delay as f64 / 10.0) as u64;
         let last = self.group.pending.back().map_or(0, |last| last.at);
         let at = (self.at + delay + jitter).max(last);
         self.group.pending.push_back(Pending {
             entry,
+            term,
             log,
             serial,
             ticket,
@@ -154,7 +194,10 @@ impl World {
     fn commit(&mut self, pending: &Pending) {
         assert!(pending.log >= self.group.last_log, "S6: log time fell");
         self.group.last_log = pending.log;
-        let outcome = self.group.truth.apply(pending.log, &pending.entry);
+        let outcome = self
+            .group
+            .truth
+            .apply(pending.term, pending.log, &pending.entry);
         self.audit_entry(pending, &outcome);
         let Some(serial) = self.group.leader else {
             return;
@@ -175,7 +218,39 @@ impl World {
         self.applied(serial, pending, &outcome);
     }
 
+    /// What an entry made of a bucket.
+    fn audit_bucket(&mut self, earned: u64, log: Timestamp, account: &Account) {
+        let truth = &self.group.truth;
+        let Some(bucket) = self.audit.buckets.get_mut(&counter_of(account)) else {
+            return;
+        };
+        let Some(quota) = truth.quota(account) else {
+            return;
+        };
+        let Some(window) = truth.book.windows(account).next() else {
+            return;
+        };
+        let noted = truth.book.window(account, window.id);
+        if let Some((_, Quota::Bucket(flow))) = noted {
+            bucket.amounts(earned, flow);
+        }
+        bucket.opened(earned, account.epoch);
+        let preview = truth.book.preview(log, account, window, quota);
+        if preview.is_ok_and(|preview| preview.free >= 0) {
+            bucket.happens(earned, Happens::Settled);
+        }
+    }
+
     fn audit_entry(&mut self, pending: &Pending, outcome: &Outcome) {
+        let earned = self.group.earned_at(pending.term, pending.log);
+        let touched = match &pending.entry {
+            Entry::Transfer(transfer) => Some(&transfer.account),
+            Entry::Keyed { charge, .. } => Some(&charge.account),
+            _ => None,
+        };
+        if let Some(account) = touched {
+            self.audit_bucket(earned, pending.log, account);
+        }
         let book = &self.group.truth.book;
         let told = match &pending.entry {
             Entry::Transfer(transfer) => Some((&transfer.account, transfer.window.id)),
@@ -193,6 +268,7 @@ impl World {
                 assert!(book.imbalances().is_empty(), "S1: {:?}", book.imbalances());
                 if let Outcome::Transferred(Ok(done)) = outcome
                     && let Some(proof) = book.proof(&transfer.account, done.window.id)
+                    && !proof.window.is_endless()
                 {
                     assert!(
                         proof.free >= 0 || proof.quota < proof.quota_max || proof.withheld > 0,
@@ -202,8 +278,11 @@ impl World {
             }
             Entry::Quota { counter, .. } | Entry::Reset { counter } => {
                 let account = self.group.truth.catalogue.account(*counter);
-                let quota = self.group.truth.catalogue.counters[*counter].quota;
-                self.audit.in_force(pending.log, &account, quota);
+                match self.group.truth.catalogue.counters[*counter].quota {
+                    Quota::Window(quota) => self.audit.in_force(pending.log, &account, quota),
+                    // In force from the next entry about the bucket on.
+                    Quota::Bucket(_) => {}
+                }
             }
             Entry::Keyed { charge, .. } => {
                 if let Outcome::Keyed {
@@ -212,10 +291,13 @@ impl World {
                 } = outcome
                 {
                     let (account, window) = (&charge.account, charge.window.id);
-                    self.audit.window(account, window).charged += charge.units;
+                    let units = charge.units;
+                    if !self.audit.bucket(earned, account, Happens::Use(units)) {
+                        self.audit.window(account, window).charged += units;
+                        self.audit.assert_within(account, window);
+                    }
                     self.audit.keyed_charged += 1;
-                    self.audit.granted_units += charge.units;
-                    self.audit.assert_within(account, window);
+                    self.audit.granted_units += units;
                 }
                 assert!(book.imbalances().is_empty(), "S1: {:?}", book.imbalances());
             }
@@ -224,20 +306,29 @@ impl World {
                     && *credited > 0
                 {
                     assert!(*credited <= refund.units, "S7: more than was asked");
-                    self.audit.window(&refund.account, refund.window).refunded += credited;
-                    self.audit.assert_within(&refund.account, refund.window);
+                    let (account, window) = (&refund.account, refund.window);
+                    if !self
+                        .audit
+                        .bucket(earned, account, Happens::Credit(*credited))
+                    {
+                        self.audit.window(account, window).refunded += credited;
+                        self.audit.assert_within(account, window);
+                    }
                     self.audit.refunds += 1;
                 }
             }
+            Entry::Lapse(_) => self.audit.fault("end of a lease"),
             Entry::Begin | Entry::Enroll(_) => {}
         }
     }
 
     /// The leader is lost to the group. It goes on talking until `talks_until`, if that is ahead.
     pub fn lose_leader(&mut self, talks_until: u64) {
+        let earned = self.earned();
         let Some(serial) = self.group.leader.take() else {
             return;
         };
+        self.group.earned = earned;
         let survivors = self.rng.between(0, self.group.pending.len() as u64 + 1);
         self.group.pending.truncate(survivors as usize);
         self.group.lost_at = Some(self.at);
@@ -249,6 +340,7 @@ impl World {
             self.group
                 .clocks
                 .insert(leading.term, (leading.region, clock));
+            leading.lost_at = Some(self.at);
             leading.replica = Some(Box::new(self.group.truth.clone()));
             self.schedule(talks_until, Event::StepDown(serial));
         }
@@ -307,6 +399,7 @@ impl World {
                 clock,
                 leader: None,
                 replica: None,
+                lost_at: None,
                 keyed: BTreeMap::new(),
                 enrolling: Vec::new(),
                 tick_at: u64::MAX,

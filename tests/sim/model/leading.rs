@@ -7,6 +7,7 @@ use highwater::domain::time::Timestamp;
 use highwater::domain::time::Window;
 use highwater::grants::account::Account;
 use highwater::grants::account::Holder;
+use highwater::grants::account::Quota;
 use highwater::grants::account::Totals;
 use highwater::grants::book::Charge;
 use highwater::grants::leader::Action;
@@ -32,6 +33,9 @@ use super::replica::Outcome;
 use super::replica::Refund;
 use super::replica::Replica;
 
+/// A leader may renew leases for so long after it has lost the lead, before it notices.
+const RENEWS_AFTER_LOSS: u64 = 2_500 * MS;
+
 /// A region that leads.
 #[derive(Debug)]
 pub struct Leading {
@@ -43,6 +47,8 @@ pub struct Leading {
     pub leader: Option<Leader>,
     /// What it knows once it is deposed; before that it knows the truth.
     pub replica: Option<Box<Replica>>,
+    /// When it lost the lead.
+    pub lost_at: Option<u64>,
     /// Keyed checks by the leader's ticket.
     pub keyed: BTreeMap<u64, Keyed>,
     pub enrolling: Vec<Holder>,
@@ -91,6 +97,8 @@ impl World {
         };
         let replica = leading.replica.as_deref().unwrap_or(&self.group.truth);
         let leader = leading.leader.as_mut()?;
+        let lost_at = leading.lost_at;
+        leader.renew_leases(lost_at.is_none_or(|lost| self.at - lost <= RENEWS_AFTER_LOSS));
         let mut out = Vec::new();
         let done = act(leader, now, replica, &mut out);
         for action in out {
@@ -144,6 +152,7 @@ impl World {
                     });
                 }
             }
+            Action::Lapse(holder) => self.end_lease(serial, &holder),
             Action::Tell(holder, message) => {
                 self.audit_told(serial, &message);
                 let to = index(&holder.region);
@@ -168,6 +177,16 @@ impl World {
         }
     }
 
+    fn end_lease(&mut self, serial: u64, holder: &Holder) {
+        let is_lost = self.setup.faults.appends_fail && self.rng.chance(0.1);
+        if !is_lost || self.rng.chance(0.5) {
+            self.append(serial, 0, Entry::Lapse(holder.clone()));
+        }
+        if is_lost || self.group.leader != Some(serial) {
+            self.lead(serial, |leader, _, _, _| leader.lapsed(holder, false));
+        }
+    }
+
     /// S4 and S6, as far as messages show it.
     fn audit_told(&self, serial: u64, message: &ToRegion) {
         let ToRegion::Answer(answer) = message else {
@@ -186,7 +205,14 @@ impl World {
         }
     }
 
-    fn window_of(&self, serial: u64, at: Option<Timestamp>) -> Window {
+    fn window_of(&mut self, serial: u64, account: &Account, at: Option<Timestamp>) -> Window {
+        let replica = self.leadings[&serial].replica(&self.group.truth);
+        if let Some(quota @ Quota::Bucket(_)) = replica.quota(account) {
+            let window = self.lead(serial, |leader, now, replica, _| {
+                leader.bucket_window(now, &replica.book, account, quota)
+            });
+            return window.expect("it leads");
+        }
         let leading = &self.leadings[&serial];
         let reading = self.clock(leading.region).reading(self.at);
         let log = leading.clock.clone().read(reading);
@@ -202,12 +228,13 @@ impl World {
         };
         match message {
             ToLeader::Ask(ask) => {
-                let window = self.window_of(serial, ask.at);
+                let window = self.window_of(serial, &ask.account, ask.at);
                 let leading = &self.leadings[&serial];
                 let replica = leading.replica(&self.group.truth);
                 let Some(quota) = replica.quota(&ask.account) else {
                     let version = replica.catalogue.version;
                     let stamp = LogStamp {
+                        lease: None,
                         term: leading.term,
                         log_time: self.log_time_of(leading.term),
                         echo: Some(ask.sent_boot),
@@ -269,6 +296,10 @@ impl World {
                 });
                 self.announce(serial);
             }
+            (Entry::Lapse(holder), _) => {
+                let is_own = pending.serial == serial;
+                self.lead(serial, |leader, _, _, _| leader.lapsed(holder, is_own));
+            }
             (Entry::Reset { .. }, _) => self.announce(serial),
             (Entry::Keyed { .. }, Outcome::Keyed { is_charged, .. })
                 if pending.serial == serial =>
@@ -291,6 +322,9 @@ impl World {
     pub fn beat(&mut self, serial: u64) {
         if self.leadings.contains_key(&serial) {
             self.announce(serial);
+            self.lead(serial, |leader, now, replica, out| {
+                leader.end_leases(now, &replica.book, out);
+            });
             self.schedule(self.at + 200 * MS, Event::Beat(serial));
         }
     }
@@ -331,15 +365,20 @@ impl World {
 
     // Keyed checks and refunds.
 
-    fn charge_of(&self, serial: u64, keyed: &Keyed) -> Option<(Charge, u64)> {
-        let window = self.window_of(serial, keyed.at);
+    fn charge_of(&mut self, serial: u64, keyed: &Keyed) -> Option<(Charge, Quota)> {
+        let window = self.window_of(serial, &keyed.account, keyed.at);
+        let is_told = !window.is_endless() || keyed.at == Some(window.start);
         let replica = self.leadings[&serial].replica(&self.group.truth);
         let quota = replica.quota(&keyed.account)?;
         let charge = Charge {
             account: keyed.account.clone(),
             window,
             holder: keyed.holder.clone(),
-            totals: keyed.totals,
+            totals: if is_told {
+                keyed.totals
+            } else {
+                Totals::default()
+            },
             units: keyed.units,
         };
         Some((charge, quota))

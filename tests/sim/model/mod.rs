@@ -5,6 +5,7 @@
 //! drives), `net`, `clock`, `traffic`, `faults`, `audit`.
 
 pub mod audit;
+pub mod bucket;
 pub mod checks;
 pub mod clock;
 pub mod faults;
@@ -21,17 +22,21 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::BinaryHeap;
 
+use highwater::algorithm::bucket::Flow;
 use highwater::domain::name::RegionName;
 use highwater::domain::time::Span;
 use highwater::domain::time::Timestamp;
 use highwater::domain::time::WindowId;
 use highwater::grants::account::Account;
 use highwater::grants::account::Holder;
+use highwater::grants::account::PoolStanding;
+use highwater::grants::account::Quota;
 use highwater::grants::message::ToLeader;
 use highwater::grants::message::ToRegion;
 use highwater::grants::reservation::Verdict;
 
 use self::audit::Audit;
+use self::bucket::Happens;
 use self::clock::Clock;
 use self::clock::EPOCH_NANOS;
 use self::faults::Fault;
@@ -63,7 +68,10 @@ const DELAYS: [[u64; 5]; 5] = [
 pub struct Setup {
     pub seed: u64,
     pub regions: usize,
+    /// Counters with windows.
     pub counters: usize,
+    /// Counters that are buckets come after them.
+    pub buckets: Vec<Flow>,
     pub quota: u64,
     pub window: u64,
     /// Windows with traffic.
@@ -85,6 +93,7 @@ impl Setup {
             seed,
             regions: 5,
             counters: 1,
+            buckets: Vec::new(),
             quota,
             window: 60 * SECOND,
             windows: 2,
@@ -96,6 +105,27 @@ impl Setup {
             pairs: 0.0,
             faults: Faults::default(),
         }
+    }
+}
+
+impl Setup {
+    pub fn all_counters(&self) -> usize {
+        self.counters + self.buckets.len()
+    }
+
+    /// The same with some buckets that earn about as much as a window has.
+    pub fn with_buckets(mut self) -> Self {
+        let mut rng = Rng::new(self.seed ^ 0xb0c4e7);
+        for _ in 0..rng.between(1, 3) {
+            let part = [1, 2, 5, 10][rng.between(0, 4) as usize];
+            self.buckets.push(Flow {
+                capacity: self.quota.div_ceil(part),
+                rate: self.quota,
+                per: Span::from_nanos(self.window),
+            });
+        }
+        self.faults.stretch = rng.between(0, 3);
+        self
     }
 }
 
@@ -153,6 +183,8 @@ pub enum Message {
 #[derive(Clone, Debug)]
 pub enum Event {
     Arrive(usize),
+    /// All that a bucket has is asked for.
+    Empty(usize),
     Deliver {
         from: usize,
         to: usize,
@@ -244,7 +276,7 @@ impl World {
             .collect();
         let begins = setup.window;
         let ends = begins + setup.windows * setup.window;
-        let total = setup.load * (setup.quota * setup.counters as u64) as f64;
+        let total = setup.load * (setup.quota * setup.all_counters() as u64) as f64;
         let rate = total / setup.window as f64 / ((1 + setup.cost_max) as f64 / 2.0);
         let regions = (0..setup.regions)
             .map(|region| {
@@ -253,7 +285,10 @@ impl World {
                 Region::new(region, clock, source)
             })
             .collect();
-        let group = Group::new(setup.counters, setup.quota, Span::from_nanos(setup.window));
+        let windows = (0..setup.counters).map(|_| Quota::Window(setup.quota));
+        let buckets = setup.buckets.iter().map(|flow| Quota::Bucket(*flow));
+        let quotas: Vec<Quota> = windows.chain(buckets).collect();
+        let group = Group::new(&quotas, Span::from_nanos(setup.window));
         let mut world = Self {
             net: Net::new(delays),
             rng,
@@ -275,11 +310,21 @@ impl World {
             let log = Timestamp::from_nanos(i64::MIN);
             world.audit.in_force(log, &account, world.setup.quota);
         }
+        for (flow, counter) in world.setup.buckets.iter().zip(world.setup.counters..) {
+            let bucket = world.audit.buckets.entry(counter).or_default();
+            bucket.amounts(0, *flow);
+            bucket.happens(0, Happens::Settled);
+        }
         for region in 0..world.setup.regions {
             world.start(region);
             let first = world.regions[region].source.next(&mut world.rng, begins);
             if first < ends {
                 world.schedule(first, Event::Arrive(region));
+            }
+        }
+        if !world.setup.faults.is_calm() {
+            for counter in world.setup.counters..world.setup.all_counters() {
+                world.schedule(ends + 3 * SECOND, Event::Empty(counter));
             }
         }
         world.elect(0);
@@ -325,7 +370,7 @@ impl World {
             Event::TickLeader(serial) | Event::Beat(serial) | Event::StepDown(serial) => {
                 self.leadings.get(serial).map(|leading| leading.region)
             }
-            Event::Commit | Event::Elect(_) | Event::Fault(_) => None,
+            Event::Commit | Event::Empty(_) | Event::Elect(_) | Event::Fault(_) => None,
         };
         if let Some(place) = place {
             let paused_until = self.regions[place].paused_until;
@@ -336,6 +381,7 @@ impl World {
         }
         match event {
             Event::Arrive(region) => self.arrive(region),
+            Event::Empty(counter) => self.empty(counter),
             Event::Deliver { from, to, message } => self.deliver(from, to, *message),
             Event::TickRegion { holder, account } => self.tick_region(&holder, &account),
             Event::Woken {
@@ -406,8 +452,26 @@ impl World {
     }
 
     fn finish(&mut self) {
+        for (counter, bucket) in &self.audit.buckets {
+            bucket.assert_within(*counter);
+        }
         self.assert_everybody_was_answered();
+        self.assert_all_can_be_had();
         self.assert_all_is_well_again();
+    }
+
+    /// Some seconds after the last fault a bucket gives all that it has, wherever that lies.
+    fn assert_all_can_be_had(&self) {
+        if self.setup.faults.is_calm() {
+            return;
+        }
+        for counter in self.audit.buckets.keys() {
+            assert!(
+                self.audit.emptied.contains(counter),
+                "S9: what is in bucket {counter} cannot be had: {:?}",
+                self.bucket_of(*counter)
+            );
+        }
     }
 
     /// Some seconds after the last fault there is a leader, and everybody knows it and the catalogue.
@@ -434,6 +498,18 @@ impl World {
                 "{holder:?} is not enrolled"
             );
         }
+    }
+
+    /// A bucket as the book has it: how it stands, and its amounts; `None` for the former when nobody uses it.
+    pub fn bucket_of(&self, counter: usize) -> (Option<PoolStanding>, Flow) {
+        let truth = &self.group.truth;
+        let log = self.log_time_of(self.group.term);
+        let account = truth.catalogue.account(counter);
+        let window = truth.book.windows(&account).next();
+        let standing =
+            window.and_then(|window| truth.book.standing_at(log, &account, window.id, None));
+        let quota = truth.catalogue.counters[counter].quota;
+        (standing, *quota.flow().expect("a bucket"))
     }
 
     /// Units that were wanted and not used, over all windows with traffic.

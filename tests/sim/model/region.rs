@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use highwater::algorithm::bucket::Flow;
 use highwater::domain::time::Span;
 use highwater::domain::time::WindowId;
 use highwater::grants::account::Account;
 use highwater::grants::account::Holder;
+use highwater::grants::account::Quota;
 use highwater::grants::exchange::Exchange;
 use highwater::grants::message::Pulse;
 use highwater::grants::message::ToLeader;
@@ -33,6 +35,8 @@ pub struct Region {
     pub source: Source,
     pub process: Option<Process>,
     pub paused_until: u64,
+    /// Until when hardly anybody asks here.
+    pub quiet_until: u64,
     pub incarnations: u64,
 }
 
@@ -74,6 +78,8 @@ pub struct Check {
     pub waits_at: BTreeMap<Account, u64>,
     /// It waits for this version of the catalogue.
     pub parked: Option<u64>,
+    /// It asks for all that a bucket has.
+    pub empties: Option<usize>,
 }
 
 /// A keyed check whose answer is awaited.
@@ -90,6 +96,7 @@ impl Region {
             source,
             process: None,
             paused_until: 0,
+            quiet_until: 0,
             incarnations: 0,
         }
     }
@@ -229,13 +236,17 @@ impl World {
         let region = index(&holder.region);
         let boot = self.clock(region).boot(self.at);
         let process = self.process(holder)?;
-        let quota = process.catalogue.as_ref().map_or(0, |catalogue| {
-            catalogue.counters[super::replica::counter_of(account)].quota
-        });
-        let length = process
+        let quota = process
+            .catalogue
+            .as_ref()
+            .map_or(Quota::Window(0), |catalogue| {
+                catalogue.counters[super::replica::counter_of(account)].quota
+            });
+        let window = process
             .catalogue
             .as_ref()
             .map_or(Span::ZERO, |catalogue| catalogue.window);
+        let length = quota.flow().map_or(window, Flow::time_to_refill);
         let seat = process
             .seats
             .entry(account.clone())
@@ -346,7 +357,9 @@ impl World {
             return;
         };
         let spent = seat.spent.get(&view.window.id).copied().unwrap_or(0);
-        assert_eq!(view.spent, spent, "spent units were forgotten");
+        // Units of a bucket count as spent, too, when they were not in time.
+        let is_known = view.spent == spent || (view.window.is_endless() && view.spent > spent);
+        assert!(is_known, "spent units were forgotten");
         // A window is forgotten by the book a while after its end.
         assert!(
             view.spent + view.held <= granted || granted == 0,
@@ -379,6 +392,19 @@ impl World {
             return;
         }
         let term = process.exchange.term();
+        // Of a bucket also those that are not asked for any more: they go back.
+        if let ToRegion::Answer(answer) = message
+            && answer.window.is_endless()
+            && process
+                .catalogue
+                .as_ref()
+                .is_some_and(|known| known.account(super::replica::counter_of(account)) == *account)
+        {
+            self.seat(holder, account, |_, _, _| ());
+        }
+        let Some(process) = self.process(holder) else {
+            return;
+        };
         let Some(seat) = process.seats.get_mut(account) else {
             return;
         };

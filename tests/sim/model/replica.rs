@@ -8,6 +8,7 @@ use highwater::domain::time::Timestamp;
 use highwater::domain::time::WindowId;
 use highwater::grants::account::Account;
 use highwater::grants::account::Holder;
+use highwater::grants::account::Quota;
 use highwater::grants::account::Totals;
 use highwater::grants::account::Transfer;
 use highwater::grants::book::Book;
@@ -24,7 +25,7 @@ pub enum Entry {
     Transfer(Transfer),
     Quota {
         counter: usize,
-        quota: u64,
+        quota: Quota,
     },
     Reset {
         counter: usize,
@@ -34,6 +35,8 @@ pub enum Entry {
         charge: Charge,
     },
     Refund(Refund),
+    /// The lease of a process on units of buckets has ended.
+    Lapse(Holder),
 }
 
 /// Gives units back, once for each id.
@@ -66,7 +69,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub epoch: u64,
-    pub quota: u64,
+    pub quota: Quota,
 }
 
 /// What regions know of the limits.
@@ -102,26 +105,35 @@ pub fn counter_of(account: &Account) -> usize {
 pub struct Replica {
     pub book: Book,
     pub catalogue: Catalogue,
+    term: u64,
     keys: BTreeMap<u64, bool>,
     refunds: BTreeMap<u64, u64>,
 }
 
 impl Replica {
-    pub fn new(counters: usize, quota: u64, window: Span) -> Self {
+    /// A state with counters of these quotas.
+    pub fn new(quotas: &[Quota], window: Span) -> Self {
         Self {
             book: Book::default(),
             catalogue: Catalogue {
                 version: 1,
-                counters: vec![Terms { epoch: 1, quota }; counters],
+                counters: quotas
+                    .iter()
+                    .map(|quota| Terms {
+                        epoch: 1,
+                        quota: *quota,
+                    })
+                    .collect(),
                 window,
             },
+            term: 0,
             keys: BTreeMap::new(),
             refunds: BTreeMap::new(),
         }
     }
 
     /// The quota of an account; `None` when it is of an old epoch.
-    pub fn quota(&self, account: &Account) -> Option<u64> {
+    pub fn quota(&self, account: &Account) -> Option<Quota> {
         let terms = self.catalogue.counters[counter_of(account)];
         (terms.epoch == account.epoch).then_some(terms.quota)
     }
@@ -130,10 +142,24 @@ impl Replica {
         self.keys.get(&key).copied()
     }
 
-    pub fn apply(&mut self, log: Timestamp, entry: &Entry) -> Outcome {
+    /// Applies an entry of `term`; between the last of a term and the first of another buckets earn nothing.
+    pub fn apply(&mut self, term: u64, log: Timestamp, entry: &Entry) -> Outcome {
+        if term > self.term {
+            self.term = term;
+            self.book.skip(log);
+        }
+        let outcome = self.carry_out(log, entry);
         self.book.expire(log, 4);
+        outcome
+    }
+
+    fn carry_out(&mut self, log: Timestamp, entry: &Entry) -> Outcome {
         match entry {
             Entry::Begin => Outcome::Done,
+            Entry::Lapse(holder) => {
+                self.book.lapse(log, holder);
+                Outcome::Done
+            }
             Entry::Enroll(holder) => {
                 self.book.enroll(log, holder);
                 Outcome::Done

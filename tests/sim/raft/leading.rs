@@ -11,6 +11,7 @@ use highwater::domain::time::Span;
 use highwater::domain::time::Timestamp;
 use highwater::domain::time::Window;
 use highwater::grants::account::Account;
+use highwater::grants::account::Quota;
 use highwater::grants::account::Transfer;
 use highwater::grants::book;
 use highwater::grants::book::NotTaken;
@@ -22,7 +23,6 @@ use highwater::grants::log_time::Discipline;
 use highwater::grants::log_time::LogTime;
 use highwater::grants::log_time::Reading;
 use highwater::grants::message::Ask;
-use highwater::grants::message::LogStamp;
 use highwater::grants::message::Refused;
 use highwater::grants::message::ToLeader;
 use highwater::grants::message::ToRegion;
@@ -136,6 +136,8 @@ impl Life {
                     }
                     letters.push((index(&holder.region), Letter::ToRegion(holder, word)));
                 }
+                // Leases are a matter of buckets.
+                Action::Lapse(_) => {}
                 Action::Charge { ticket } => leading.go(ticket, Go::Append),
                 Action::RefuseCharge { ticket, why, .. } => leading.go(ticket, Go::Refuse(why)),
             }
@@ -381,11 +383,7 @@ fn heard_ask(leading: &mut Leading, machine: &Machine, now: Now, ask: &Ask, out:
         why: Why::Changed {
             version: machine.catalogue().version(),
         },
-        stamp: LogStamp {
-            term: leading.term,
-            log_time: now.log,
-            echo: Some(ask.sent_boot),
-        },
+        stamp: leading.leader.stamp(now, &ask.holder, Some(ask.sent_boot)),
     };
     out.push(Action::Tell(ask.holder.clone(), ToRegion::Refused(refused)));
 }
@@ -416,7 +414,7 @@ fn windows(machine: &Machine, charge: &mut Charge, at: Timestamp) -> Vec<Part> {
                     totals: told_of(item.told, window.id),
                     units: item.units,
                 },
-                quota: limit.rule.quota(),
+                quota: Quota::of(&limit.rule),
             });
         }
     }

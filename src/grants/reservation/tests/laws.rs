@@ -325,6 +325,7 @@ proptest! {
         for (ticket, (boot, granted, (start, end, log), echo, units, lasts)) in (0_u64..).zip(answers) {
             let boot = Span::from_nanos(boot);
             let stamp = LogStamp {
+                lease: None,
                 term: granted % 3,
                 log_time: Timestamp::from_nanos(log),
                 echo: echo.map(Span::from_nanos),
@@ -340,12 +341,13 @@ proptest! {
                 end: Timestamp::from_nanos(end),
             };
             let answer = Answer {
+                lapsed_to: 0,
                 holder: holder(),
                 account: account(),
                 window,
                 granted,
                 dry: Some(Dry { lasts: Span::from_nanos(lasts), recalling: granted % 2 == 0 }),
-                standing: PoolStanding { quota, free: units, used: granted, used_by_holder: units, stranded: lasts },
+                standing: PoolStanding { quota, free: units, used: granted, used_by_holder: units, stranded: lasts, drawn: 0 },
                 stamp,
             };
             let _ = reservation.answer(&answer, &now, &mut out);

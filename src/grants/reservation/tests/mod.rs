@@ -1,6 +1,7 @@
 //! A reservation against a leader that is played by the test.
 
 mod asking;
+mod buckets;
 mod laws;
 mod waiting;
 mod windows;
@@ -88,6 +89,7 @@ impl Scene {
 
     fn stamp(&self, echo: Option<Span>) -> LogStamp {
         LogStamp {
+            lease: None,
             term: 1,
             log_time: self
                 .log_time()
@@ -178,6 +180,7 @@ impl Scene {
         echo: Option<Span>,
     ) -> Answer {
         Answer {
+            lapsed_to: 0,
             holder: holder(),
             account: account(),
             window,

@@ -140,6 +140,7 @@ fn the_view_adds_the_own_use_to_that_of_others() {
     let mut scene = Scene::new(100, 10_000);
     let mut answer = scene.answer_of(scene.window(), 9, None, None);
     answer.standing = PoolStanding {
+        drawn: 0,
         quota: 80,
         free: 20,
         used: 30,
