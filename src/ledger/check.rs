@@ -237,7 +237,11 @@ impl Ledger {
                 match candidate.spot {
                     Spot::New { reserved: true, .. } => self.forget_key(request.tenant),
                     // What is asked for and refused is demand, which peers share by.
-                    Spot::Placed(place) if item.limit.mode == Mode::Approximate => {
+                    // A remainder that can never be granted is no news however often it is asked for.
+                    Spot::Placed(place)
+                        if item.limit.mode == Mode::Approximate
+                            && told.standing.remaining >= item.cost.max(1) =>
+                    {
                         let shard = &mut guards[candidate.guard].1;
                         let wants = |entry: &mut Entry| entry.counter.wants_to_tell(request.boot);
                         if shard.get(place).is_some_and(wants) {

@@ -69,6 +69,17 @@ pub struct News<'a> {
     pub since: Timestamp,
 }
 
+/// One slot in what a peer tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    /// Of which window.
+    pub window: WindowId,
+    /// The slot.
+    pub slot: Slot,
+    /// Whether the process of the slot tells of it itself. If not, others may lack it and would hear of it from nobody.
+    pub speaks: bool,
+}
+
 /// What came of a peer's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
@@ -169,13 +180,13 @@ impl Ledger {
         std::mem::take(&mut *self.urgent.lock())
     }
 
-    /// Joins what a peer told of one counter. `windows` hands over each slot once, `then` sees the counter
-    /// afterwards.
+    /// Joins what a peer told of one counter. `before` sees the counter as it was, `then` as it is afterwards.
     pub fn hear(
         &self,
         news: &News<'_>,
         now: Timestamp,
-        windows: impl Iterator<Item = (WindowId, Slot)>,
+        told: impl Iterator<Item = Told>,
+        before: impl FnOnce(&mut Counter),
         then: impl FnOnce(&mut Counter),
     ) -> Heard {
         if !is_tenant_name(news.tenant) || news.key.len() > KEY_BYTES_MAX {
@@ -210,18 +221,24 @@ impl Ledger {
             return Heard::Over;
         }
         counter.enter_epoch(news.epoch);
+        before(counter);
         let mut heard = Heard::Kept;
-        for (window, slot) in windows {
-            if is_too_far_ahead(window, news.dead_at, now) {
+        let mut is_orphan = false;
+        for told in told {
+            if is_too_far_ahead(told.window, news.dead_at, now) {
                 heard = Heard::TooFarAhead;
-            } else if slot.actor != own {
-                counter.hear(window, slot, news.since);
+            } else if told.slot.actor != own {
+                let raise = counter.hear(told.window, told.slot, news.since);
+                is_orphan |= !told.speaks && !raise.is_zero();
             }
         }
         if heard == Heard::Kept {
             counter.live_until(news.dead_at);
         }
         then(counter);
+        if is_orphan {
+            shard.mark_all_unsent(place);
+        }
         heard
     }
 }

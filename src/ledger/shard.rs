@@ -276,6 +276,16 @@ impl Shard {
         }
     }
 
+    /// Peers may lack anything of the counter at a place, of other processes' slots too.
+    pub fn mark_all_unsent(&mut self, place: Place) {
+        if self.keeps_for_peers
+            && let Some(entry) = self.cell_mut(place.0)
+            && entry.counter.mark_all_unsent()
+        {
+            self.unsent.push(place.0);
+        }
+    }
+
     /// Hands out every counter that peers lack something of; whoever takes it takes the mark from it.
     pub fn drain_unsent(&mut self, mut each: impl FnMut(u32, &Name, &mut Counter)) {
         for place in mem::take(&mut self.unsent) {

@@ -12,9 +12,11 @@ use highwater::domain::time::Span;
 use highwater::domain::time::Timestamp;
 use highwater::ledger::Bounds;
 use highwater::ledger::Ledger;
-use highwater::ledger::counter::Told;
+use highwater::ledger::counter;
+use highwater::ledger::counter::Counter;
 use highwater::ledger::exchange::Heard;
 use highwater::ledger::exchange::News;
+use highwater::ledger::exchange::Told;
 use highwater::ledger::mesh::Mesh;
 use highwater::ledger::mesh::Peer;
 use highwater::ledger::sharing::Gossip;
@@ -95,7 +97,7 @@ impl Region {
                     writers.push(FrameWriter::new(own));
                 }
                 if let Some(writer) = writers.last_mut() {
-                    put(writer, &head, counter, Told::Changed, unsent, own);
+                    put(writer, &head, counter, counter::Told::Changed, unsent, own);
                 }
             });
         }
@@ -133,13 +135,16 @@ impl Region {
                     window.slots().map(move |counts| {
                         let (actor, site) = numbers[counts.actor as usize].expect("few actors");
                         let (p, n) = (counts.p, counts.n);
-                        (window.start, Slot { actor, p, n, site })
+                        Told {
+                            window: window.start,
+                            slot: Slot { actor, p, n, site },
+                            speaks: true,
+                        }
                     })
                 });
                 let gossip = entry.gossip.map(|[demand, peak]| Gossip { demand, peak });
-                let kept = self.ledger.hear(&news, now, slots, |counter| {
-                    counter.hear_demand(boot, site, gossip);
-                });
+                let then = |counter: &mut Counter| counter.hear_demand(boot, site, gossip);
+                let kept = self.ledger.hear(&news, now, slots, |_| (), then);
                 heard += usize::from(kept == Heard::Kept);
             }
         }

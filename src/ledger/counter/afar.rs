@@ -60,8 +60,13 @@ const SHARED_REFILL_MIN: Span = Span::from_seconds(3);
 pub struct Unsent(u8);
 
 impl Unsent {
-    /// Both.
-    pub const ALL: Self = Self(3);
+    /// Both, with the slots of other processes.
+    pub const ALL: Self = Self(7);
+
+    /// Whether the slots of other processes are to be told too.
+    pub const fn with_others(self) -> bool {
+        self.0 & 4 == 4
+    }
 
     const fn has(self, place: usize) -> bool {
         self.0 >> place & 1 == 1
@@ -73,12 +78,12 @@ impl Unsent {
 
     /// Another window is the newest.
     const fn moved_on(self) -> Self {
-        Self((self.0 & 1) << 1)
+        Self((self.0 & 1) << 1 | self.0 & 4)
     }
 
     /// All of it in the newest window.
     pub(super) const fn in_newest(self) -> Self {
-        Self((self.0 & 1) | (self.0 >> 1))
+        Self((self.0 | self.0 >> 1) & 1)
     }
 }
 
@@ -105,6 +110,13 @@ impl Counter {
     pub fn mark_unsent(&mut self) -> bool {
         let is_first = self.unsent.is_empty();
         self.unsent.0 |= 1;
+        is_first
+    }
+
+    /// Peers may lack anything of it, of other processes' slots too; whether nothing was marked before.
+    pub fn mark_all_unsent(&mut self) -> bool {
+        let is_first = self.unsent.is_empty();
+        self.unsent = Unsent::ALL;
         is_first
     }
 
@@ -180,6 +192,11 @@ impl Counter {
         afar.sharing.get_or_insert_with(|| Sharing::new(boot))
     }
 
+    /// Whether the use of all regions is held against the limit, as far as this region was asked.
+    pub const fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// Units are asked for, whatever comes of it.
     pub fn attempt(&mut self, boot: Span, units: u64) {
         self.sharing(boot).attempt(boot, units);
@@ -217,6 +234,14 @@ impl Counter {
         }
         let at = self.position(limit, mesh, boot, remaining);
         self.sharing(boot).wants_push(&at)
+    }
+
+    /// Keeps the parts of regions that are cut off out of what is left, before news change what that is.
+    pub fn reserve(&mut self, limit: &Limit, mesh: &Mesh, boot: Span, now: Timestamp) {
+        self.prepare(&limit.rule, now);
+        let standing = self.standing(&limit.rule, now);
+        let at = self.position(limit, mesh, boot, standing.remaining);
+        self.sharing(boot).reserve(&at);
     }
 
     fn position<'a>(

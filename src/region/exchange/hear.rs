@@ -12,11 +12,13 @@ use crate::catalogue::intern::LimitId;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
+use crate::ledger::counter;
 use crate::ledger::counter::Counter;
-use crate::ledger::counter::Told;
 use crate::ledger::counter::Unsent;
 use crate::ledger::exchange::Heard;
 use crate::ledger::exchange::News;
+use crate::ledger::exchange::Told;
+use crate::ledger::mesh::Mesh;
 use crate::ledger::sharing::Gossip;
 use crate::peer::Identity;
 use crate::region::exchange::Word;
@@ -32,7 +34,27 @@ use crate::usage::actor::Site;
 use crate::usage::window::Slot;
 
 /// What the actors in a frame are called here; `None`: there are too many.
-type Numbers = SmallVec<[Option<(ActorId, Site)>; 8]>;
+type Numbers = SmallVec<[Option<Number>; 8]>;
+
+/// What an actor in a frame is called here.
+#[derive(Clone, Copy)]
+struct Number {
+    actor: ActorId,
+    site: Site,
+    /// Whether the actor tells of itself, here or in frames of its own.
+    speaks: bool,
+}
+
+/// What all entries of a frame are merged with.
+struct Merging<'a> {
+    /// Whose frame it is.
+    site: Site,
+    /// What is new was charged after this.
+    since: Timestamp,
+    numbers: Numbers,
+    mesh: &'a Mesh,
+    boot: Span,
+}
 
 impl Region {
     /// Takes a frame of `from`. What is told is merged before this returns.
@@ -109,13 +131,24 @@ impl Region {
         frame: &Frame<'_>,
         mut reply: Option<&mut FrameWriter>,
     ) -> Option<()> {
+        let boot = self.clock.boot();
         let numbers: Numbers = frame
             .actors()
-            .map(|actor| {
-                let region = RegionName::new(actor.region).ok()?;
-                self.ledger.number(&Actor {
+            .enumerate()
+            .map(|(index, named)| {
+                let region = RegionName::new(named.region).ok()?;
+                let incarnation = named.incarnation;
+                // The sender is the first actor of its frame.
+                let speaks = index == 0 || self.exchange.sight.lives(&region, incarnation, boot);
+                let actor = Actor {
                     region,
-                    incarnation: actor.incarnation,
+                    incarnation,
+                };
+                let (actor, site) = self.ledger.number(&actor)?;
+                Some(Number {
+                    actor,
+                    site,
+                    speaks,
                 })
             })
             .collect();
@@ -123,7 +156,13 @@ impl Region {
         let mesh = self.ledger.mesh();
         let latency = mesh.peers.iter().find(|peer| peer.site == site);
         let latency = latency.map_or(Span::ZERO, |peer| peer.latency);
-        let since = self.clock.now().minus(self.exchange.interval.plus(latency));
+        let merging = Merging {
+            site,
+            since: self.clock.now().minus(self.exchange.interval.plus(latency)),
+            numbers,
+            mesh: &mesh,
+            boot,
+        };
         let names = self.replica.names();
         let mut limit: Option<(&str, LimitId)> = None;
         for entry in frame.entries() {
@@ -133,41 +172,51 @@ impl Region {
                 _ => names.get(entry.limit)?,
             };
             limit = Some((entry.limit, id));
-            self.merge_entry(site, since, id, &entry, &numbers, reply.as_deref_mut());
+            self.merge_entry(&merging, id, &entry, reply.as_deref_mut());
         }
         Some(())
     }
 
     fn merge_entry(
         &self,
-        site: Site,
-        since: Timestamp,
+        merging: &Merging<'_>,
         limit: LimitId,
         entry: &Entry<'_>,
-        numbers: &Numbers,
         reply: Option<&mut FrameWriter>,
     ) {
+        let (site, boot, now) = (merging.site, merging.boot, self.clock.now());
         let news = News {
             limit,
             tenant: entry.tenant,
             key: entry.key,
             epoch: entry.epoch,
             dead_at: entry.dead_at,
-            since,
+            since: merging.since,
         };
-        let slots = entry.windows().flat_map(|window| {
+        let told = entry.windows().flat_map(|window| {
             let start = window.start;
             window.slots().filter_map(move |counts| {
-                let number = numbers.get(counts.actor as usize).copied().flatten();
-                number.map(|(actor, site)| {
-                    let (p, n) = (counts.p, counts.n);
-                    (start, Slot { actor, p, n, site })
+                let number = merging.numbers.get(counts.actor as usize);
+                let number = number.copied().flatten()?;
+                Some(Told {
+                    window: start,
+                    slot: Slot {
+                        actor: number.actor,
+                        p: counts.p,
+                        n: counts.n,
+                        site: number.site,
+                    },
+                    speaks: number.speaks,
                 })
             })
         });
-        let boot = self.clock.boot();
         let gossip = entry.gossip.map(|[demand, peak]| Gossip { demand, peak });
-        let heard = self.ledger.hear(&news, self.clock.now(), slots, |counter| {
+        let before = |counter: &mut Counter| {
+            if merging.mesh.is_degraded() && counter.is_shared() {
+                self.keep_parts(merging, entry, counter, now);
+            }
+        };
+        let heard = self.ledger.hear(&news, now, told, before, |counter| {
             counter.hear_demand(boot, site, gossip);
             if entry.near
                 && let Some(reply) = reply
@@ -177,6 +226,25 @@ impl Region {
         });
         if matches!(heard, Heard::Refused | Heard::TooFarAhead) {
             self.exchange.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A region that did not use a limit when others were cut off takes their part from what was left then, not from
+    /// what its side has left by the time it is asked.
+    fn keep_parts(
+        &self,
+        merging: &Merging<'_>,
+        entry: &Entry<'_>,
+        counter: &mut Counter,
+        now: Timestamp,
+    ) {
+        let view = self.view();
+        let tenant = view.tenant(entry.tenant);
+        let found = tenant.and_then(|tenant| tenant.limit(entry.limit));
+        if let Some((limit, epoch)) = found.map(|found| found.at(entry.key, now))
+            && epoch == counter.epoch
+        {
+            counter.reserve(limit, merging.mesh, merging.boot, now);
         }
     }
 
@@ -196,7 +264,7 @@ impl Region {
             reply,
             &head,
             counter,
-            Told::ChangedWithAll,
+            counter::Told::ChangedWithAll,
             Unsent::ALL,
             own,
         );

@@ -26,6 +26,7 @@ struct Seen {
     lag: Span,
     backlog: usize,
     frames: u64,
+    incarnation: Option<u64>,
 }
 
 /// What is known of all peers, by name.
@@ -52,6 +53,8 @@ pub struct Standing {
     pub backlog: usize,
     /// Frames that it acknowledged.
     pub frames: u64,
+    /// Its process, while a link is up.
+    pub incarnation: Option<u64>,
 }
 
 impl Sight {
@@ -85,8 +88,20 @@ impl Sight {
             seen.lag = standing.lag;
             seen.backlog = standing.backlog;
             seen.frames = standing.frames;
+            seen.incarnation = standing.incarnation;
         }
         publish(&peers, self.cut_off_after, boot, own, ledger);
+    }
+
+    /// Whether a process of a peer tells of itself: it is linked and was heard lately.
+    pub fn lives(&self, region: &RegionName, incarnation: u64, boot: Span) -> bool {
+        let peers = self.peers.lock();
+        peers.get(region).is_some_and(|seen| {
+            seen.incarnation == Some(incarnation)
+                && seen
+                    .heard
+                    .is_some_and(|heard| boot.minus(heard) < CUT_OFF_AFTER)
+        })
     }
 
     /// How it stands with the counts that each peer is told.

@@ -459,6 +459,7 @@ impl Telling {
             .into_iter()
             .filter(|peer| is_member(&peer.region))
             .map(|peer| Standing {
+                incarnation: self.linked.get(&peer.region).copied(),
                 lag: self.machine.lag(&peer.region, boot),
                 backlog: self.machine.backlog_len(&peer.region),
                 frames: self
@@ -495,11 +496,11 @@ fn gather(
         key: name.key(),
         gossip: gossip.map(|gossip| [gossip.demand, gossip.peak]),
     };
-    let told = if counter.is_near() {
+    let unsent = counter.take_unsent();
+    let told = if counter.is_near() || unsent.with_others() {
         Told::ChangedWithAll
     } else {
         Told::Changed
     };
-    let unsent = counter.take_unsent();
     pages.put(reference, &head, counter, told, unsent);
 }
