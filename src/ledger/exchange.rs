@@ -200,6 +200,8 @@ impl Ledger {
         let mut shard = self.shards[index].lock();
         let place = match shard.find(hash, news.limit, news.tenant, news.key) {
             Some(place) => place,
+            // Keys of other regions never take the last room from those that are asked here.
+            None if self.keys() >= self.bounds.keys_max / 8 * 7 => return Heard::Refused,
             None => {
                 let mut room = self.admit_key(news.tenant, false);
                 if !room {

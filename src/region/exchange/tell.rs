@@ -194,6 +194,8 @@ struct Telling {
     /// The processes that links are up to.
     linked: BTreeMap<RegionName, u64>,
     turns: Turns,
+    /// Whether changes are kept for peers: while there is one.
+    keeps: bool,
 }
 
 /// Tells peers until `stop` turns true.
@@ -209,6 +211,7 @@ pub async fn run(region: Arc<Region>, mut stop: watch::Receiver<bool>) {
         walks: BTreeMap::new(),
         linked: BTreeMap::new(),
         turns: Turns::new(),
+        keeps: false,
     };
     let mut ticks = tokio::time::interval(telling.region.exchange.interval.to_std());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -261,7 +264,10 @@ impl Telling {
     /// Notes which links are up, and to whom.
     fn follow_links(&mut self) {
         let status = self.region.peer_status();
-        self.region.ledger.keep_for_peers(!status.is_empty());
+        if self.keeps == status.is_empty() {
+            self.keeps = !status.is_empty();
+            self.region.ledger.keep_for_peers(self.keeps);
+        }
         let gone: Vec<RegionName> = self
             .machine
             .peers()
