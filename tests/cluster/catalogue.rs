@@ -268,7 +268,7 @@ fn a_killed_region_comes_back_with_the_catalogue_that_it_had_in_force() {
     let limit = |quota: u64| json!({ "algorithm": "fixed_window", "quota": quota, "window": LONG });
     let victim = cluster.follower();
     let other = cluster.others(victim)[0];
-    for quota in 1..=12 {
+    for quota in 1..=6 {
         cluster.put_limit(other, "here", &limit(quota));
         for _ in 0..2 {
             cluster.kill(victim);

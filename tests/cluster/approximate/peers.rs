@@ -272,7 +272,11 @@ fn use_of_a_dead_region_reaches_those_that_it_never_reached_itself() {
     cluster.kill(dying);
     heal(&cluster, &faults[..1]);
     let began = Instant::now();
+    // Regions compare what they hold every half minute.
+    let compared = Duration::from_secs(70);
     for limit in ["far", "near"] {
+        let counter = of(limit).at(&cluster, deaf);
+        wait_until("it is told on", compared, || counter.used() == 6);
         wait_agreed(&cluster, of(limit), &used);
     }
     println!("told on {:?} after its death", began.elapsed());
