@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc;
 
 use crate::domain::name::RegionName;
+use crate::domain::time::Span;
 use crate::region::exchange::mesh::Sight;
 use crate::replication::repair::Collection;
 use crate::replication::sender::SendId;
@@ -60,6 +61,8 @@ pub struct Exchange {
     pub refused: std::sync::atomic::AtomicU64,
     /// Counters that a comparison found to differ, since the start.
     pub repaired: std::sync::atomic::AtomicU64,
+    /// Peers that tell of limits which the catalogue here lacks: since when, and when last.
+    pub unknown_limits: parking_lot::Mutex<BTreeMap<RegionName, (Span, Span)>>,
     /// What was listed to each peer last.
     pub collections: parking_lot::Mutex<BTreeMap<RegionName, Collection>>,
 }
@@ -74,6 +77,7 @@ impl Default for Exchange {
             inbox: parking_lot::Mutex::new(Some(inbox)),
             refused: std::sync::atomic::AtomicU64::new(0),
             repaired: std::sync::atomic::AtomicU64::new(0),
+            unknown_limits: parking_lot::Mutex::default(),
             collections: parking_lot::Mutex::default(),
         }
     }
