@@ -33,6 +33,11 @@ use crate::usage::actor::ActorId;
 use crate::usage::actor::Site;
 use crate::usage::window::Slot;
 
+/// A limit that is in force elsewhere is in the catalogue here within this time, or not at all.
+const NEW_LIMIT_WITHIN: Span = Span::from_seconds(5);
+/// When no unknown limit was told of for so long, the next one is a new one.
+const NEW_LIMITS_FORGOTTEN: Span = Span::from_seconds(60);
+
 /// What the actors in a frame are called here; `None`: there are too many.
 type Numbers = SmallVec<[Option<Number>; 8]>;
 
@@ -168,13 +173,28 @@ impl Region {
         for entry in frame.entries() {
             let id = match limit {
                 Some((name, id)) if name == entry.limit => id,
-                // The limit is so new that this region's catalogue lacks it; it comes in a moment.
-                _ => names.get(entry.limit)?,
+                _ => match names.get(entry.limit) {
+                    Some(id) => id,
+                    None if self.waits_for_limits_of(from, boot) => return None,
+                    None => continue,
+                },
             };
             limit = Some((entry.limit, id));
             self.merge_entry(&merging, id, &entry, reply.as_deref_mut());
         }
         Some(())
+    }
+
+    /// Whether a frame with a limit that the catalogue here lacks is to be told again: a new limit comes in a moment.
+    /// One that was deleted never does, and must not hold up all the rest.
+    fn waits_for_limits_of(&self, from: &RegionName, boot: Span) -> bool {
+        let mut unknown = self.exchange.unknown_limits.lock();
+        let (since, last) = unknown.entry(from.clone()).or_insert((boot, boot));
+        if boot.minus(*last) > NEW_LIMITS_FORGOTTEN {
+            *since = boot;
+        }
+        *last = boot;
+        boot.minus(*since) < NEW_LIMIT_WITHIN
     }
 
     fn merge_entry(

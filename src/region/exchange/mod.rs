@@ -63,6 +63,8 @@ pub struct Exchange {
     pub refused: std::sync::atomic::AtomicU64,
     /// Counters that a comparison found to differ, since the start.
     pub repaired: std::sync::atomic::AtomicU64,
+    /// Peers that tell of limits which the catalogue here lacks: since when, and when last.
+    pub unknown_limits: parking_lot::Mutex<BTreeMap<RegionName, (Span, Span)>>,
     /// What was listed to each peer last.
     pub collections: parking_lot::Mutex<BTreeMap<RegionName, Collection>>,
 }
@@ -79,6 +81,7 @@ impl Exchange {
             inbox: parking_lot::Mutex::new(Some(inbox)),
             refused: std::sync::atomic::AtomicU64::new(0),
             repaired: std::sync::atomic::AtomicU64::new(0),
+            unknown_limits: parking_lot::Mutex::default(),
             collections: parking_lot::Mutex::default(),
         }
     }
