@@ -132,6 +132,12 @@ impl Handler for Served {
     }
 }
 
+/// The place of this region among the configured ones, by name: who stands for election first.
+fn rank(config: &Config) -> usize {
+    let before = |peer: &&crate::region::config::Peer| peer.region < config.region;
+    config.peers.iter().filter(before).count()
+}
+
 /// Gives the region its links and its log, and lets it take part until `stopped` turns true. A region with
 /// peers serves by what it has until it hears from them.
 ///
@@ -149,7 +155,7 @@ pub async fn join(
         region.store.clone(),
         region.store.identity().voter,
         config.region.clone(),
-        consensus::Settings::default(),
+        consensus::Settings::ranked(rank(config)),
         Arc::new(Links(peers.clone())),
         Arc::clone(&region.replica) as Arc<dyn consensus::Machine>,
     )
