@@ -16,6 +16,7 @@ use crate::ledger::counter;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::Unsent;
 use crate::ledger::exchange::Heard;
+use crate::ledger::exchange::LONG_AGO;
 use crate::ledger::exchange::News;
 use crate::ledger::exchange::Told;
 use crate::ledger::mesh::Mesh;
@@ -156,10 +157,22 @@ impl Region {
         let site = self.ledger.site(from)?;
         let mesh = self.ledger.mesh();
         let latency = mesh.peers.iter().find(|peer| peer.site == site);
+        // What a peer could not tell at once was charged at any time before.
+        let is_fresh = matches!(frame.head().kind, Kind::Round | Kind::Reply)
+            && latency.is_some_and(|peer| peer.is_reachable);
         let latency = latency.map_or(Span::ZERO, |peer| peer.latency);
+        let since = if is_fresh {
+            self.clock.now().minus(ROUND_EVERY.plus(latency))
+        } else {
+            LONG_AGO
+        };
+        if numbers.iter().any(Option::is_none) {
+            // Slots of processes that cannot be told apart are lost.
+            self.exchange.refused.fetch_add(1, Ordering::Relaxed);
+        }
         let merging = Merging {
             site,
-            since: self.clock.now().minus(ROUND_EVERY.plus(latency)),
+            since,
             numbers,
             mesh: &mesh,
             boot,
