@@ -195,7 +195,9 @@ impl Ledger {
             let room = self.reserve(&mut candidates, index, &mut guards, request);
             let candidate = &mut candidates[index];
             let mut counter = prepared(candidate, &mut guards, item, request.now);
+            // Whoever only judges looks at a copy, which tells it each time.
             if item.limit.mode == Mode::Approximate
+                && !request.judge_only
                 && let Some(ended) = counter.as_mut().and_then(|counter| counter.take_ended())
             {
                 self.note_ended(ended);

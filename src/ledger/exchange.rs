@@ -30,6 +30,11 @@ use crate::usage::window::Slot;
 /// A calendar window's name is civil time, which lies up to this far from its start.
 const CIVIL_OFFSET_MAX: Span = Span::from_seconds(24 * 3600);
 
+/// Leases end within a day and slices at most an eighth of it later; clocks differ.
+const SLICE_END_MAX: Span = Span::from_seconds(48 * 3600);
+/// In [`News::since`]: nobody knows since when.
+pub const LONG_AGO: Timestamp = Timestamp::from_nanos(i64::MIN);
+
 /// Where a counter stands in this ledger. After the counter ended, another may stand there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference(pub u64);
@@ -65,7 +70,7 @@ pub struct News<'a> {
     pub epoch: u64,
     /// From here on it can change no decision.
     pub dead_at: Timestamp,
-    /// What is new in it was charged after this.
+    /// What is new in it was charged after this, or [`LONG_AGO`].
     pub since: Timestamp,
 }
 
@@ -230,7 +235,7 @@ impl Ledger {
             if is_too_far_ahead(told.window, news.dead_at, now) {
                 heard = Heard::TooFarAhead;
             } else if told.slot.actor != own {
-                let raise = counter.hear(told.window, told.slot, news.since);
+                let raise = counter.hear(told.window, told.slot, news.since, now);
                 is_orphan |= !told.speaks && !raise.is_zero();
             }
         }
@@ -245,8 +250,13 @@ impl Ledger {
     }
 }
 
-/// Whether a window begins more than its length and 10 s after `now`; its length is told by when its use ends.
+/// Whether a window begins more than its length and 10 s after `now`; its length is told by when its use ends. A
+/// slice of leases, which is named by the negative of its end, may end no later than any lease can.
 fn is_too_far_ahead(window: WindowId, dead_at: Timestamp, now: Timestamp) -> bool {
+    if window.0 < 0 {
+        let end = Timestamp::from_nanos(window.0.saturating_neg());
+        return end > now.plus(SLICE_END_MAX);
+    }
     let start = Timestamp::from_nanos(window.0);
     let latest = now.plus(dead_at.since(start)).plus(GRACE);
     start > latest && start > now.plus(CIVIL_OFFSET_MAX)

@@ -335,7 +335,7 @@ impl Shard {
         for place in from..to {
             if self
                 .cell(place)
-                .is_some_and(|entry| entry.counter.dead_at.plus(grace) <= now)
+                .is_some_and(|entry| entry.counter.ends_at().plus(grace) <= now)
                 && !spared.contains(&Place(place))
                 && let Some(entry) = self.remove(place)
             {
@@ -365,7 +365,7 @@ impl Shard {
         for place in 0..cells {
             if self
                 .cell(place)
-                .is_some_and(|entry| entry.counter.dead_at <= now)
+                .is_some_and(|entry| entry.counter.ends_at() <= now)
                 && let Some(entry) = self.remove(place)
             {
                 self.horizon = self.horizon.max(now);

@@ -170,7 +170,12 @@ pub async fn join(
     }
     tokio::spawn(Arc::clone(region).deliver(letters));
     tokio::spawn(Arc::clone(region).take_part(stopped.clone()));
-    tokio::spawn(tell::run(Arc::clone(region), stopped.clone()));
+    let telling = tokio::spawn(tell::run(Arc::clone(region), stopped.clone()));
+    tokio::spawn(async move {
+        if let Err(error) = telling.await {
+            tracing::error!(%error, "counts are not told to other regions any more: restart this region");
+        }
+    });
     Ok(peers)
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::domain::limit::Limit;
+use crate::domain::limit::Rule;
 use crate::domain::limit::Split;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
@@ -16,6 +17,7 @@ use crate::ledger::counter::Counter;
 use crate::ledger::counter::State;
 use crate::ledger::counter::drawn::Drawn;
 use crate::ledger::counter::flow;
+use crate::ledger::counter::prepare::segment_length;
 use crate::ledger::counter::slices::Slices;
 use crate::ledger::counter::slices::is_slice;
 use crate::ledger::mesh::Mesh;
@@ -29,8 +31,8 @@ use crate::usage::window::Raise;
 use crate::usage::window::Slot;
 use crate::usage::window::WindowUse;
 
-/// Windows that are kept aside at most.
-const AHEAD_MAX: usize = 2;
+/// Windows that are kept aside at most: two that an algorithm reads, and one for clocks that are ahead.
+const AHEAD_MAX: usize = 3;
 
 /// What other regions make necessary.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +43,8 @@ pub(super) struct Afar {
     pub(super) drawn: Drawn,
     /// Units of a concurrency limit that are held, by when they end.
     pub(super) slices: Slices,
+    /// Until then the own slot of a bucket's segment is in the minds of peers and must not begin anew below that.
+    kept_until: Timestamp,
     /// How this region shares the limit with the others.
     sharing: Option<Sharing>,
     /// When peers were last told of this counter, by boot time.
@@ -53,6 +57,9 @@ pub(super) struct Afar {
 const DEMAND_TOLD_EVERY: Span = Span::from_ms(300);
 /// Buckets that are full again sooner are too small to be shared out: a share would be spent before it is known.
 const SHARED_REFILL_MIN: Span = Span::from_seconds(3);
+
+/// The longest wait for a share where no window ends.
+const SHARED_RETRY_MAX: Span = Span::from_seconds(1);
 
 /// Which windows peers lack something of: the first bit is for the newest, the second for the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +118,13 @@ impl Counter {
         let is_first = self.unsent.is_empty();
         self.unsent.0 |= 1;
         is_first
+    }
+
+    /// Marks the window before the newest one too, if its own slot is another than `before` and the newest is marked.
+    pub(super) fn mark_before_unsent(&mut self, before: (u64, u64)) {
+        if self.is_unsent() && self.windows[1].own() != before {
+            self.unsent.0 |= 2;
+        }
     }
 
     /// Peers may lack anything of it, of other processes' slots too; whether nothing was marked before.
@@ -172,17 +186,18 @@ impl Counter {
 
     /// Joins what a peer told of one slot in one window; it was charged after `since`. What is known of this process
     /// itself is not asked for. Says what was news.
-    pub fn hear(&mut self, id: WindowId, slot: Slot, since: Timestamp) -> Raise {
+    pub fn hear(&mut self, id: WindowId, slot: Slot, since: Timestamp, now: Timestamp) -> Raise {
         if is_slice(id) {
-            return self.afar_mut().slices.hear(id, slot);
+            return self.afar_mut().slices.hear(id, slot, now);
         }
-        let Some(window) = self.window_heard_of(id) else {
+        let Some(window) = self.window_heard_of(id, now) else {
             return Raise::default();
         };
         let raise = window.merge_slot(slot);
         let counts = self.is_shared || slot.site == Site::HOME;
         if counts && !raise.is_zero() && matches!(self.state, State::Bucket(_)) {
             self.afar_mut().drawn.hear(raise, since);
+            self.draw_heard(now);
         }
         raise
     }
@@ -220,9 +235,16 @@ impl Counter {
         let standing = self.standing(&limit.rule, now);
         let at = self.position(limit, mesh, boot, standing.remaining);
         match self.sharing(boot).judge(&at, units) {
-            Shared::Refused { retry_after } => Shared::Refused {
-                retry_after: retry_after.min(standing.reset_after),
-            },
+            Shared::Refused { retry_after } => {
+                // Of what is held, and of a full bucket, it is not known when more is there.
+                let reset_after = match standing.reset_after {
+                    Span::ZERO => SHARED_RETRY_MAX,
+                    reset_after => reset_after,
+                };
+                Shared::Refused {
+                    retry_after: retry_after.min(reset_after),
+                }
+            }
             granted => granted,
         }
     }
@@ -314,13 +336,36 @@ impl Counter {
         }
     }
 
+    /// From here on it may be forgotten.
+    pub fn ends_at(&self) -> Timestamp {
+        let kept_until = self.afar.as_ref().map(|afar| afar.kept_until);
+        self.dead_at.max(kept_until.unwrap_or(Timestamp::EPOCH))
+    }
+
+    /// Keeps what is kept for other regions alive: `before` was the end of this counter's life by then.
+    pub(super) fn note_life_afar(&mut self, rule: &Rule, before: Timestamp) {
+        let Some(afar) = &mut self.afar else {
+            return;
+        };
+        if !afar.ahead.is_empty() {
+            self.dead_at = self.dead_at.max(before);
+        }
+        if let Some(flow) = flow(rule) {
+            afar.drawn.keep_flow(flow);
+            if self.windows[0].own() != (0, 0) {
+                let start = Timestamp::from_nanos(self.windows[0].id.0);
+                afar.kept_until = start.plus(segment_length(&flow));
+            }
+        }
+    }
+
     /// What a peer knows of the end of this counter's life.
     pub fn live_until(&mut self, dead_at: Timestamp) {
         self.dead_at = self.dead_at.max(dead_at);
     }
 
     /// The window `id`, which may lie ahead; `None` when it is over here.
-    fn window_heard_of(&mut self, id: WindowId) -> Option<&mut WindowUse> {
+    fn window_heard_of(&mut self, id: WindowId, now: Timestamp) -> Option<&mut WindowUse> {
         if let Some(place) = self.windows.iter().position(|window| window.id == id) {
             return self.windows.get_mut(place);
         }
@@ -335,10 +380,18 @@ impl Counter {
             self.windows[1] = std::mem::replace(&mut self.windows[0], WindowUse::new(id));
             return self.windows.get_mut(0);
         }
+        let come = self.name_of(now);
         let ahead = &mut self.afar_mut().ahead;
         match ahead.iter().position(|window| window.id == id) {
             Some(place) => ahead.get_mut(place),
             None => {
+                // Where nobody asks, this region's time passes windows by that it never enters.
+                let began = ahead.iter().map(|window| window.id).chain([id]);
+                let mut began: SmallVec<[WindowId; 4]> = began.filter(|id| *id <= come).collect();
+                began.sort_unstable_by(|one, other| other.cmp(one));
+                if let Some(before) = began.get(1) {
+                    ahead.retain(|window| window.id >= *before);
+                }
                 if ahead.len() >= AHEAD_MAX {
                     // Time comes to the earliest first.
                     let last = (0..ahead.len()).max_by_key(|place| ahead[*place].id)?;
@@ -350,6 +403,17 @@ impl Counter {
                 ahead.push(WindowUse::new(id));
                 ahead.last_mut()
             }
+        }
+    }
+
+    /// What a window would be named that begins at `now`.
+    fn name_of(&self, now: Timestamp) -> WindowId {
+        match self.state {
+            State::Calendar { start, .. } => {
+                let offset = self.windows[0].id.0.saturating_sub(start.as_nanos());
+                WindowId(now.as_nanos().saturating_add(offset))
+            }
+            _ => WindowId(now.as_nanos()),
         }
     }
 

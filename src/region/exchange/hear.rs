@@ -16,6 +16,7 @@ use crate::ledger::counter;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::Unsent;
 use crate::ledger::exchange::Heard;
+use crate::ledger::exchange::LONG_AGO;
 use crate::ledger::exchange::News;
 use crate::ledger::exchange::Told;
 use crate::ledger::mesh::Mesh;
@@ -160,29 +161,44 @@ impl Region {
         let site = self.ledger.site(from)?;
         let mesh = self.ledger.mesh();
         let latency = mesh.peers.iter().find(|peer| peer.site == site);
+        // What a peer could not tell at once was charged at any time before.
+        let is_fresh = matches!(frame.head().kind, Kind::Round | Kind::Reply)
+            && latency.is_some_and(|peer| peer.is_reachable);
         let latency = latency.map_or(Span::ZERO, |peer| peer.latency);
+        let since = if is_fresh {
+            self.clock.now().minus(self.exchange.interval.plus(latency))
+        } else {
+            LONG_AGO
+        };
+        if numbers.iter().any(Option::is_none) {
+            // Slots of processes that cannot be told apart are lost.
+            self.exchange.refused.fetch_add(1, Ordering::Relaxed);
+        }
         let merging = Merging {
             site,
-            since: self.clock.now().minus(self.exchange.interval.plus(latency)),
+            since,
             numbers,
             mesh: &mesh,
             boot,
         };
         let names = self.replica.names();
+        let version = self.view().version();
         let mut limit: Option<(&str, LimitId)> = None;
+        let mut is_whole = true;
         for entry in frame.entries() {
-            let id = match limit {
-                Some((name, id)) if name == entry.limit => id,
-                _ => match names.get(entry.limit) {
-                    Some(id) => id,
-                    None if self.waits_for_limits_of(from, boot) => return None,
-                    None => continue,
-                },
+            let known = match limit {
+                Some((name, id)) if name == entry.limit => Some(id),
+                _ => names.get(entry.limit),
+            };
+            let Some(id) = known.filter(|_| entry.epoch <= version) else {
+                // Newer than the catalogue here, which comes in a moment: all else is merged, and it is told again.
+                is_whole &= !self.waits_for_limits_of(from, boot);
+                continue;
             };
             limit = Some((entry.limit, id));
             self.merge_entry(&merging, id, &entry, reply.as_deref_mut());
         }
-        Some(())
+        is_whole.then_some(())
     }
 
     /// Whether a frame with a limit that the catalogue here lacks is to be told again: a new limit comes in a moment.

@@ -16,6 +16,9 @@ const CUT_OFF_AFTER: Span = Span::from_seconds(1);
 /// Where rounds are rare, it is one that was not heard for so many of them.
 const CUT_OFF_ROUNDS: u64 = 10;
 
+/// A peer that lacks what was gathered longer ago counts as cut off, although frames come.
+const BEHIND_MAX: Span = Span::from_seconds(2);
+
 /// What is known of one peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
@@ -82,7 +85,9 @@ impl Sight {
         peers.retain(|name, _| standings.iter().any(|standing| standing.region == *name));
         for standing in standings {
             let seen = peers.entry(standing.region.clone()).or_default();
-            seen.is_caught_up = standing.is_caught_up;
+            // What one side of a cut has not told yet, the other has not told either: until it is told, their parts of
+            // what is left are kept apart.
+            seen.is_caught_up = standing.is_caught_up && standing.lag < BEHIND_MAX;
             seen.acked_round = standing.acked_round;
             seen.latency = standing.latency;
             seen.lag = standing.lag;
@@ -115,13 +120,6 @@ impl Sight {
             is_caught_up: seen.is_caught_up,
         };
         peers.iter().map(reading).collect()
-    }
-
-    /// The age of the oldest report of a peer: what an answer rests on at best.
-    pub fn staleness(&self, boot: Span) -> Span {
-        let peers = self.peers.lock();
-        let heard = peers.values().map(|seen| seen.heard.unwrap_or(Span::ZERO));
-        heard.min().map_or(Span::ZERO, |heard| boot.minus(heard))
     }
 }
 
