@@ -441,10 +441,11 @@ impl Counter {
             }
             (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, _) => {
                 // Its decisions rest on the level alone. What the disk keeps of a segment is never below
-                // what was drawn since, unless something was given back in it.
+                // what was drawn since, unless something was given back in it. Peers know more: a slot that
+                // began anew would be hidden by what they have of it, and theirs be drawn here once more.
                 let refilled = now.plus(standing.reset_after);
                 match flow(rule) {
-                    Some(flow) if self.windows[0].own().1 > 0 => {
+                    Some(flow) if self.windows[0].own().1 > 0 || self.is_shared => {
                         refilled.max(start.plus(prepare::segment_length(&flow)))
                     }
                     _ => refilled,

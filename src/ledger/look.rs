@@ -24,6 +24,8 @@ impl Ledger {
         let known = found.and_then(|place| shard.get(place));
         match known.filter(|entry| entry.counter.epoch == item.epoch) {
             Some(entry) => {
+                // What came from disk or from peers was not asked yet, and does not know whether it is shared.
+                entry.counter.enter_with(item.epoch, item.limit);
                 entry.counter.prepare(&item.limit.rule, now);
                 entry.counter.standing(&item.limit.rule, now)
             }

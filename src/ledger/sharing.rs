@@ -188,6 +188,11 @@ impl Sharing {
         self.ring.gathered(round, own);
     }
 
+    /// The least that a region may take the own use for that has merged every round up to `round`.
+    pub fn known_by(&self, round: u64) -> u64 {
+        self.ring.known_by(round)
+    }
+
     /// Whether the last judgement counted a member as cut off.
     pub const fn is_degraded(&self) -> bool {
         self.is_degraded

@@ -19,6 +19,7 @@
 //! - [`wire`]: frames and their entries, read without allocating. `writer`, `bytes`: writing them.
 //! - [`sender`]: all peers: rounds, replies, failures, what to do next. `recipient`: one peer, and what an
 //!   acknowledged round means. `backlog`: what one peer is owed. `history`: when rounds were gathered.
+//! - [`pages`], [`merge`], [`pass`]: between frames and the ledger: writing counters, merging them, walking over them.
 //! - [`repair`]: finding what differs nevertheless. `survey`: its frames. [`turns`]: when.
 //!
 //! What the other parts do for this to hold: a frame is acknowledged only when all of it was merged; a reply
@@ -42,6 +43,9 @@
 mod backlog;
 mod bytes;
 mod history;
+pub mod merge;
+pub mod pages;
+pub mod pass;
 mod recipient;
 pub mod repair;
 pub mod sender;

@@ -1,11 +1,12 @@
-//! Figures of approximate limits, from the simulator of `tests/sim`: the rule of sharing in virtual time,
+//! Figures of approximate limits, from the simulator of `tests/sim`: the product's machines in virtual time,
 //! regions 20 to 120 ms apart, a round every 100 ms, windows of 60 s.
 //!
 //! `cargo bench --bench approximate` prints how far a quota is passed and how much of it stays unused, by
 //! quota, by number of regions, by units a call, over partitions and in sudden bursts, and what a judgement
 //! takes; `-- quotas`, `-- regions`, `-- costs`, `-- cuts`, `-- bursts` or `-- speed` one of them alone,
-//! `-- kinds 100` a quota by load and kind of traffic.
+//! `-- kinds 100` a quota by load and kind of traffic. With `alone` at the end it is the rule of sharing alone.
 
+#[allow(dead_code, reason = "runs with faults are tests")]
 #[path = "../sim/approximate/mod.rs"]
 mod approximate;
 #[allow(dead_code, reason = "most of it is about strict limits")]
@@ -16,8 +17,11 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use approximate::Cut;
+use approximate::Region;
 use approximate::Setup;
+use approximate::Tally;
 use approximate::World;
+use approximate::machines::Machines;
 use approximate::sharing::Model;
 use approximate::table::Row;
 use highwater::domain::limit::OnPartition;
@@ -35,10 +39,32 @@ use model::traffic::Traffic;
 
 const LOADS: [f64; 6] = [0.5, 0.9, 1.2, 2.0, 5.0, 20.0];
 
-fn run(setup: Setup) -> World<Model> {
-    let mut world = World::new(setup);
+/// Whether the rule of sharing is to be run alone, without the rest of the product.
+static ALONE: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// What one run came to.
+struct Run {
+    setup: Setup,
+    windows: Vec<Tally>,
+    entries: u64,
+}
+
+fn run_with<R: Region>(setup: Setup) -> Run {
+    let mut world: World<R> = World::new(setup);
     world.run();
-    world
+    Run {
+        setup,
+        windows: world.windows,
+        entries: world.entries,
+    }
+}
+
+fn run(setup: Setup) -> Run {
+    if ALONE.load(std::sync::atomic::Ordering::Relaxed) {
+        run_with::<Model>(setup)
+    } else {
+        run_with::<Machines>(setup)
+    }
 }
 
 fn steady(
@@ -55,7 +81,8 @@ fn steady(
             for seed in 0..seeds {
                 let mut setup = Setup::new(seed, regions, quota, *load, *traffic);
                 setup.split = split;
-                row.add(&run(setup));
+                let run = run(setup);
+                row.add(&run.setup, &run.windows, run.entries);
             }
         }
     }
@@ -98,7 +125,8 @@ fn costs() {
                         let mut setup = Setup::new(seed, 5, quota, load, traffic);
                         setup.split = split;
                         setup.cost = cost;
-                        row.add(&run(setup));
+                        let run = run(setup);
+                        row.add(&run.setup, &run.windows, run.entries);
                     }
                 }
             }
@@ -140,7 +168,8 @@ fn cuts() {
                             from: from * SECOND,
                             until: until * SECOND,
                         });
-                        row.add(&run(setup));
+                        let run = run(setup);
+                        row.add(&run.setup, &run.windows, run.entries);
                     }
                 }
             }
@@ -168,7 +197,7 @@ fn bursts() {
                         let mut world = run(setup);
                         // Only the last one: the first is cold, the second is not.
                         world.windows.drain(..windows as usize - 1);
-                        row.add(&world);
+                        row.add(&world.setup, &world.windows, world.entries);
                     }
                 }
                 let heat = if windows == 1 { "cold" } else { "again" };
@@ -241,6 +270,8 @@ fn main() {
         .filter(|argument| !argument.starts_with("--"))
         .collect();
     let number = arguments.get(1).and_then(|number| number.parse().ok());
+    let is_alone = arguments.iter().any(|argument| argument == "alone");
+    ALONE.store(is_alone, std::sync::atomic::Ordering::Relaxed);
     match arguments.first().map(String::as_str) {
         Some("quotas") => quotas(number.unwrap_or(100_000)),
         Some("regions") => regions(),

@@ -6,6 +6,7 @@ use highwater::domain::limit::Split;
 use crate::approximate::Cut;
 use crate::approximate::Setup;
 use crate::approximate::World;
+use crate::approximate::machines::Machines;
 use crate::approximate::sharing::Model;
 use crate::approximate::table::Row;
 use crate::model::SECOND;
@@ -21,7 +22,7 @@ fn steady(regions: usize, quota: u64, split: Split, seeds: u64) -> Row {
                 setup.split = split;
                 let mut world: World<Model> = World::new(setup);
                 world.run();
-                row.add(&world);
+                row.add(&world.setup, &world.windows, world.entries);
             }
         }
     }
@@ -67,7 +68,7 @@ fn cut(policy: OnPartition) -> Row {
         });
         let mut world: World<Model> = World::new(setup);
         world.run();
-        row.add(&world);
+        row.add(&world.setup, &world.windows, world.entries);
     }
     println!("| {}", Row::HEAD);
     row.print(&format!("two of five cut off for 30 s, {policy:?}"));
@@ -83,6 +84,39 @@ fn what_is_kept_for_the_other_side_of_a_cut_is_there_for_it() {
     assert!(open.over() > 4.0 * share.over(), "{open:?}");
     let majority = cut(OnPartition::Majority);
     assert!(majority.over() <= 1.0, "{majority:?}");
+}
+
+/// The same with the product's machines.
+#[test]
+fn the_machines_share_as_the_rule_does() {
+    let mut calm = Row::default();
+    let mut cut_off = Row::default();
+    for traffic in STEADY {
+        for quota in [10, 100] {
+            for load in [0.9, 5.0] {
+                let mut world: World<Machines> = World::new(Setup::new(3, 3, quota, load, traffic));
+                world.run();
+                calm.add(&world.setup, &world.windows, world.entries);
+            }
+        }
+        let mut setup = Setup::new(1, 3, 300, 2.0, traffic);
+        setup.cut = Some(Cut {
+            first: 1,
+            from: 10 * SECOND,
+            until: 40 * SECOND,
+        });
+        let mut world: World<Machines> = World::new(setup);
+        world.run();
+        cut_off.add(&world.setup, &world.windows, world.entries);
+    }
+    println!("| {}", Row::HEAD);
+    calm.print("three regions of machines, 10 and 100");
+    cut_off.print("one of three cut off for 30 s, share");
+    assert!(calm.over_max_units <= 2, "{calm:?}");
+    assert!(calm.under() <= 0.2, "{calm:?}");
+    // A9
+    assert!(cut_off.over() <= 1.5, "{cut_off:?}");
+    assert!(cut_off.under() <= 0.2, "{cut_off:?}");
 }
 
 #[test]

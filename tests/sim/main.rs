@@ -22,10 +22,11 @@
 //! failed are kept in [`FOUND`]. `HIGHWATER_SIM_SEEDS` goes on from it with so many, with buckets. [`raft`] runs the real log with the real machine below it in the same way.
 //! `cargo bench --bench strict` prints the tables.
 //!
-//! [`approximate`] simulates approximate limits, where figures count instead of promises ([`figures`]);
-//! `cargo bench --bench approximate` prints its tables.
+//! [`approximate`] simulates approximate limits, where figures count instead of promises ([`figures`]), and the
+//! exchange of counts with everything going wrong ([`counts`]); `cargo bench --bench approximate` prints its tables.
 
 mod approximate;
+mod counts;
 mod figures;
 mod model;
 mod raft;

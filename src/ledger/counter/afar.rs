@@ -324,6 +324,13 @@ impl Counter {
         Some(sharing.gossip(boot))
     }
 
+    /// The least that a region knows of this one's net use in the newest window which has merged every round up to
+    /// `round`; 0 when nothing was gathered yet.
+    pub fn known_by(&self, round: u64) -> u64 {
+        let sharing = self.afar.as_ref().and_then(|afar| afar.sharing.as_ref());
+        sharing.map_or(0, |sharing| sharing.known_by(round))
+    }
+
     /// A peer told of its demand, or at least of its use.
     pub fn hear_demand(&mut self, boot: Span, from: Site, gossip: Option<Gossip>) {
         if !self.is_shared {

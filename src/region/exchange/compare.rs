@@ -7,49 +7,31 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use hashbrown::HashMap;
 
 use crate::domain::name::RegionName;
 use crate::domain::time::Timestamp;
 use crate::ledger::counter::Counter;
-use crate::ledger::counter::Told;
-use crate::ledger::counter::Unsent;
 use crate::ledger::exchange::Reference;
-use crate::ledger::shard::Name;
 use crate::peer::Service;
 use crate::region::exchange::tell::REPLY_WITHIN;
 use crate::region::state::Region;
-use crate::replication::repair::ActorMark;
+use crate::replication::pass::Marks;
+use crate::replication::pass::state;
+use crate::replication::pass::visit;
 use crate::replication::repair::Collection;
 use crate::replication::repair::Digest;
 use crate::replication::repair::Identity;
 use crate::replication::repair::Listing;
-use crate::replication::repair::MARGIN;
-use crate::replication::repair::State;
 use crate::replication::repair::Sums;
 use crate::replication::repair::WANT_MAX;
 use crate::replication::repair::Want;
 use crate::replication::wire::Frame;
 use crate::replication::wire::Kind;
-use crate::usage::actor::ActorId;
 
 /// Shards that are walked before others get a turn.
 const SHARDS_TOGETHER: usize = 8;
 /// Counters in one frame of what a peer lacks.
 const GIVEN_TOGETHER: usize = 500;
-
-/// The marks of the actors that were met in a walk.
-#[derive(Default)]
-struct Marks(HashMap<ActorId, Option<ActorMark>>);
-
-impl Marks {
-    fn of(&mut self, region: &Region, id: ActorId) -> Option<ActorMark> {
-        *self
-            .0
-            .entry(id)
-            .or_insert_with(|| region.ledger.roster().actor(id).map(ActorMark::new))
-    }
-}
 
 impl Region {
     /// Compares with `peer`, beginning at the range `from`, and tells each other what differs. Says where the next
@@ -126,7 +108,10 @@ impl Region {
         let mut sums = Sums::begin_pass(now);
         let mut marks = Marks::default();
         self.walk(now, |_, identity, counter| {
-            sums.add(self.state(identity, counter, &mut marks), counter.dead_at);
+            sums.add(
+                state(&self.ledger, identity, counter, &mut marks),
+                counter.dead_at,
+            );
         })
         .await;
         sums
@@ -137,7 +122,7 @@ impl Region {
         let mut marks = Marks::default();
         self.walk(now, |reference, identity, counter| {
             if collection.wants(identity) {
-                let state = self.state(identity, counter, &mut marks);
+                let state = state(&self.ledger, identity, counter, &mut marks);
                 collection.add(state, counter.dead_at, reference);
             }
         })
@@ -147,33 +132,14 @@ impl Region {
 
     /// Shows every counter that lives on for a while.
     async fn walk(&self, now: Timestamp, mut each: impl FnMut(Reference, Identity, &Counter)) {
-        let names = self.replica.names();
         for shard in 0..self.ledger.shards() {
-            self.ledger.visit(shard, |reference, name: &Name, counter| {
-                let limit = names.names().get(name.limit.0 as usize);
-                if let Some(limit) = limit.filter(|_| counter.dead_at > now.plus(MARGIN)) {
-                    let identity =
-                        Identity::new(limit.as_str(), name.tenant(), name.key(), counter.epoch);
-                    each(reference, identity, counter);
-                }
-            });
+            let names = self.replica.names();
+            visit(&self.ledger, &names, shard, now, &mut each);
+            drop(names);
             if shard % SHARDS_TOGETHER == SHARDS_TOGETHER - 1 {
                 tokio::task::yield_now().await;
             }
         }
-    }
-
-    fn state(&self, identity: Identity, counter: &Counter, marks: &mut Marks) -> State {
-        let mut state = State::new(identity);
-        let own = self.ledger.actors().own();
-        counter.show(Told::Current, Unsent::ALL, own, |window, slots| {
-            for slot in slots {
-                if let Some(mark) = marks.of(self, slot.actor) {
-                    state.slot(window, mark, slot.p, slot.n);
-                }
-            }
-        });
-        state
     }
 }
 

@@ -16,20 +16,29 @@ const CUT_OFF_AFTER: Span = Span::from_seconds(1);
 /// Where rounds are rare, it is one that was not heard for so many of them.
 const CUT_OFF_ROUNDS: u64 = 10;
 
-/// A peer that lacks what was gathered longer ago counts as cut off, although frames come.
-const BEHIND_MAX: Span = Span::from_seconds(2);
-
 /// What is known of one peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     heard: Option<Span>,
     is_caught_up: bool,
     acked_round: u64,
+    /// Whether it is in touch since it was last looked at, and the newest round when that began: until it has merged
+    /// that, it may lack what all others acknowledged while it was away.
+    is_back: bool,
+    behind: u64,
     latency: Span,
     lag: Span,
     backlog: usize,
     frames: u64,
     incarnation: Option<u64>,
+}
+
+impl Seen {
+    /// Whether it was heard lately, and has been told all since the later start.
+    fn is_in_touch(&self, cut_off_after: Span, boot: Span) -> bool {
+        let is_heard = |heard: Span| boot.minus(heard) < cut_off_after;
+        self.is_caught_up && self.heard.is_some_and(is_heard)
+    }
 }
 
 /// What is known of all peers, by name.
@@ -79,16 +88,25 @@ impl Sight {
         }
     }
 
-    /// How it stands with every peer there is; those that are not named are forgotten.
-    pub fn set(&self, standings: &[Standing], boot: Span, own: &RegionName, ledger: &Ledger) {
+    /// How it stands with every peer there is after `round` was gathered; those that are not named are forgotten.
+    pub fn set(
+        &self,
+        standings: &[Standing],
+        (round, boot): (u64, Span),
+        own: &RegionName,
+        ledger: &Ledger,
+    ) {
         let mut peers = self.peers.lock();
         peers.retain(|name, _| standings.iter().any(|standing| standing.region == *name));
         for standing in standings {
             let seen = peers.entry(standing.region.clone()).or_default();
-            // What one side of a cut has not told yet, the other has not told either: until it is told, their parts of
-            // what is left are kept apart.
-            seen.is_caught_up = standing.is_caught_up && standing.lag < BEHIND_MAX;
+            seen.is_caught_up = standing.is_caught_up;
             seen.acked_round = standing.acked_round;
+            let is_back = seen.is_in_touch(self.cut_off_after, boot);
+            if is_back && !seen.is_back {
+                seen.behind = round;
+            }
+            seen.is_back = is_back;
             seen.latency = standing.latency;
             seen.lag = standing.lag;
             seen.backlog = standing.backlog;
@@ -105,7 +123,7 @@ impl Sight {
             seen.incarnation == Some(incarnation)
                 && seen
                     .heard
-                    .is_some_and(|heard| boot.minus(heard) < CUT_OFF_AFTER)
+                    .is_some_and(|heard| boot.minus(heard) < self.cut_off_after)
         })
     }
 
@@ -140,13 +158,11 @@ fn publish(
         let Some(site) = ledger.site(name) else {
             continue;
         };
-        let is_heard = seen
-            .heard
-            .is_some_and(|heard| boot.minus(heard) < cut_off_after);
+        let has_merged = seen.is_back && seen.acked_round >= seen.behind;
         mesh.peers.push(Peer {
             site,
             heard: seen.heard.unwrap_or(Span::ZERO),
-            is_reachable: is_heard && seen.is_caught_up,
+            is_reachable: has_merged && seen.is_in_touch(cut_off_after, boot),
             acked_round: seen.acked_round,
             latency: seen.latency,
         });

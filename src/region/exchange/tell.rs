@@ -13,24 +13,21 @@ use tokio::time::MissedTickBehavior;
 
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
-use crate::ledger::counter::Counter;
-use crate::ledger::counter::Told;
-use crate::ledger::counter::Unsent;
 use crate::ledger::exchange::Reference;
-use crate::ledger::shard::Name;
 use crate::peer::Service;
 use crate::region::exchange::Word;
 use crate::region::exchange::mesh::Standing;
 use crate::region::state::Region;
 use crate::region::timers::stopped;
+use crate::replication::pages::Pages;
 use crate::replication::sender::Action;
 use crate::replication::sender::Replication;
 use crate::replication::sender::SendId;
 use crate::replication::turns::Turns;
-use crate::replication::wire::FrameWriter;
-use crate::replication::wire::Head;
 use crate::replication::wire::Kind;
-use crate::usage::actor::ActorId;
+
+pub use crate::replication::pages::EntryHead;
+pub use crate::replication::pages::put;
 
 /// A frame that was not acknowledged for so long is given up and told anew.
 pub const REPLY_WITHIN: Span = Span::from_seconds(5);
@@ -38,133 +35,6 @@ pub const REPLY_WITHIN: Span = Span::from_seconds(5);
 const WALK_STEP: usize = 2_000;
 /// Words that are taken together.
 const WORDS_TOGETHER: usize = 256;
-
-/// What stands before the windows of an entry.
-#[derive(Clone, Copy, Debug)]
-pub struct EntryHead<'a> {
-    /// The limit.
-    pub limit: &'a str,
-    /// The tenant.
-    pub tenant: &'a str,
-    /// The key, or nothing.
-    pub key: &'a str,
-    /// This region's demand.
-    pub gossip: Option<[u8; 2]>,
-}
-
-/// Writes one counter.
-pub fn put(
-    writer: &mut FrameWriter,
-    head: &EntryHead<'_>,
-    counter: &Counter,
-    told: Told,
-    unsent: Unsent,
-    own: ActorId,
-) {
-    let near = counter.is_near();
-    writer.begin_entry(
-        head.limit,
-        head.tenant,
-        head.key,
-        counter.epoch,
-        counter.dead_at,
-        near,
-        head.gossip,
-    );
-    counter.show(told, unsent, own, |window, slots| {
-        writer.window(window);
-        for slot in slots {
-            writer.slot(slot.actor, slot.p, slot.n);
-        }
-    });
-    writer.end_entry();
-}
-
-/// Frames that are being written, each with the counters in it.
-struct Pages {
-    own: ActorId,
-    /// Whether all is to be in one frame, however long.
-    is_one: bool,
-    full: Vec<(FrameWriter, Vec<Reference>)>,
-    writer: FrameWriter,
-    references: Vec<Reference>,
-}
-
-impl Pages {
-    /// The counters at `references` as they stand now.
-    fn of(region: &Region, references: &[Reference], is_one: bool) -> Self {
-        let names = region.replica.names();
-        let mut pages = Self {
-            is_one,
-            ..Self::new(region.ledger.actors().own())
-        };
-        for reference in references {
-            region.ledger.at(*reference, |name, counter| {
-                if let Some(limit) = names.names().get(name.limit.0 as usize) {
-                    let head = EntryHead {
-                        limit: limit.as_str(),
-                        tenant: name.tenant(),
-                        key: name.key(),
-                        gossip: None,
-                    };
-                    pages.put(*reference, &head, counter, Told::Everything, Unsent::ALL);
-                }
-            });
-        }
-        pages
-    }
-
-    fn new(own: ActorId) -> Self {
-        Self {
-            own,
-            is_one: false,
-            full: Vec::new(),
-            writer: FrameWriter::new(own),
-            references: Vec::new(),
-        }
-    }
-
-    fn put(
-        &mut self,
-        reference: Reference,
-        head: &EntryHead<'_>,
-        counter: &Counter,
-        told: Told,
-        unsent: Unsent,
-    ) {
-        put(&mut self.writer, head, counter, told, unsent, self.own);
-        self.references.push(reference);
-        if self.writer.is_full() && !self.is_one {
-            self.turn();
-        }
-    }
-
-    fn turn(&mut self) {
-        let writer = std::mem::replace(&mut self.writer, FrameWriter::new(self.own));
-        let references = std::mem::take(&mut self.references);
-        self.full.push((writer, references));
-    }
-
-    fn finish(mut self, region: &Region, kind: Kind, round: u64) -> Vec<(Bytes, Vec<Reference>)> {
-        if !self.writer.is_empty() {
-            self.turn();
-        }
-        let parts = u16::try_from(self.full.len()).unwrap_or(u16::MAX).max(1);
-        let pages = self.full.into_iter().enumerate();
-        pages
-            .map(|(part, (writer, references))| {
-                let part = u16::try_from(part).unwrap_or(u16::MAX).min(parts - 1);
-                let head = Head {
-                    kind,
-                    round,
-                    part,
-                    parts,
-                };
-                (region.finish(writer, &head), references)
-            })
-            .collect()
-    }
-}
 
 impl Region {
     /// Writes the counters at `references` as they stand now, each frame with those that are in it.
@@ -174,13 +44,17 @@ impl Region {
         kind: Kind,
         round: u64,
     ) -> Vec<(Bytes, Vec<Reference>)> {
-        Pages::of(self, references, false).finish(self, kind, round)
+        Pages::of(&self.ledger, &self.replica.names(), references, false).finish(
+            &self.ledger,
+            kind,
+            round,
+        )
     }
 
     /// The same in one frame, for a reply.
     pub(super) fn page(&self, references: &[Reference], kind: Kind, round: u64) -> Bytes {
-        let pages = Pages::of(self, references, true);
-        self.finish(pages.writer, &Head::single(kind, round))
+        let pages = Pages::of(&self.ledger, &self.replica.names(), references, true);
+        pages.single(&self.ledger, kind, round)
     }
 }
 
@@ -303,67 +177,24 @@ impl Telling {
 
     /// Gathers all that changed.
     fn tell_changed(&mut self) {
-        let region = Arc::clone(&self.region);
-        // What is urgent is among it.
-        drop(region.ledger.take_urgent());
-        let mut pages = self.begin_round();
-        let boot = self.boot();
-        let names = region.replica.names();
-        for shard in 0..region.ledger.shards() {
-            region.ledger.gather(shard, |reference, name, counter| {
-                if let Some(limit) = names.names().get(name.limit.0 as usize) {
-                    gather(
-                        &mut pages,
-                        reference,
-                        limit.as_str(),
-                        name,
-                        counter,
-                        self.round,
-                        boot,
-                    );
-                }
-            });
-        }
-        if pages.full.is_empty() && pages.writer.is_empty() {
-            // A sign of life.
-            pages.turn();
-        }
+        self.round += 1;
+        let names = self.region.replica.names();
+        let pages = Pages::changed(&self.region.ledger, &names, self.round, self.boot());
+        drop(names);
         self.end_round(pages);
     }
 
     /// Gathers what is near a limit.
     fn tell_urgent(&mut self) {
-        let region = Arc::clone(&self.region);
-        let mut pages = self.begin_round();
-        let boot = self.boot();
-        let names = region.replica.names();
-        for reference in region.ledger.take_urgent() {
-            region.ledger.at(reference, |name, counter| {
-                if counter.is_unsent()
-                    && let Some(limit) = names.names().get(name.limit.0 as usize)
-                {
-                    gather(
-                        &mut pages,
-                        reference,
-                        limit.as_str(),
-                        name,
-                        counter,
-                        self.round,
-                        boot,
-                    );
-                }
-            });
-        }
+        self.round += 1;
+        let names = self.region.replica.names();
+        let pages = Pages::urgent(&self.region.ledger, &names, self.round, self.boot());
+        drop(names);
         self.end_round(pages);
     }
 
-    fn begin_round(&mut self) -> Pages {
-        self.round += 1;
-        Pages::new(self.region.ledger.actors().own())
-    }
-
     fn end_round(&mut self, pages: Pages) {
-        let frames = pages.finish(&self.region, Kind::Round, self.round);
+        let frames = pages.finish(&self.region.ledger, Kind::Round, self.round);
         let boot = self.boot();
         let actions = self.machine.round(boot, self.round, frames);
         self.act(actions);
@@ -482,31 +313,6 @@ impl Telling {
         region
             .exchange
             .sight
-            .set(&standings, boot, &region.name, &region.ledger);
+            .set(&standings, (self.round, boot), &region.name, &region.ledger);
     }
-}
-
-fn gather(
-    pages: &mut Pages,
-    reference: Reference,
-    limit: &str,
-    name: &Name,
-    counter: &mut Counter,
-    round: u64,
-    boot: Span,
-) {
-    let gossip = counter.tell(round, boot);
-    let head = EntryHead {
-        limit,
-        tenant: name.tenant(),
-        key: name.key(),
-        gossip: gossip.map(|gossip| [gossip.demand, gossip.peak]),
-    };
-    let unsent = counter.take_unsent();
-    let told = if counter.is_near() || unsent.with_others() {
-        Told::ChangedWithAll
-    } else {
-        Told::Changed
-    };
-    pages.put(reference, &head, counter, told, unsent);
 }

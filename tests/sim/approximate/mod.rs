@@ -1,8 +1,15 @@
 //! Approximate limits, simulated: one counter that several regions use, in virtual time.
 //!
 //! `World` is traffic, network and audit; what a region does is behind [`Region`]. Files: `sharing` (a region
-//! that has nothing but the rule of sharing and a view of the others' use), `table` (sums over many runs).
+//! that has nothing but the rule of sharing and a view of the others' use), `machines` (a region made of the product's
+//! machines, which are put together in `node`), `table` (sums over many runs), `faulty` (the machines with everything going
+//! wrong), `audit` (what must be true then).
 
+pub mod audit;
+pub mod faulty;
+pub mod machines;
+pub mod node;
+mod parts;
 pub mod sharing;
 pub mod table;
 
@@ -10,7 +17,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use highwater::domain::limit::OnPartition;
+use highwater::domain::limit::Rule;
 use highwater::domain::limit::Split;
+use highwater::domain::time::Span;
 
 use crate::model::MS;
 use crate::model::SECOND;
@@ -59,6 +68,24 @@ impl Setup {
             on_partition: OnPartition::Share,
             cut: None,
         }
+    }
+}
+
+impl Setup {
+    pub const fn rule(&self) -> Rule {
+        Rule::FixedWindow {
+            quota: self.quota,
+            window: Span::from_nanos(self.window),
+        }
+    }
+
+    /// When checks begin: a window's start, late enough for regions to have met.
+    pub const fn begin(&self) -> u64 {
+        self.window
+    }
+
+    pub const fn end(&self) -> u64 {
+        self.begin() + self.window * self.windows
     }
 }
 
@@ -114,27 +141,27 @@ enum Event<M> {
     Heal,
 }
 
-struct Due<M> {
+struct Due<E> {
     at: u64,
     order: u64,
-    event: Event<M>,
+    event: E,
 }
 
-impl<M> PartialEq for Due<M> {
+impl<E> PartialEq for Due<E> {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.order) == (other.at, other.order)
     }
 }
 
-impl<M> Eq for Due<M> {}
+impl<E> Eq for Due<E> {}
 
-impl<M> PartialOrd for Due<M> {
+impl<E> PartialOrd for Due<E> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<M> Ord for Due<M> {
+impl<E> Ord for Due<E> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
@@ -151,7 +178,7 @@ pub struct World<R: Region> {
     sources: Vec<Source>,
     /// How long the traffic goes on already when the run begins.
     lead: u64,
-    queue: BinaryHeap<Reverse<Due<R::Message>>>,
+    queue: BinaryHeap<Reverse<Due<Event<R::Message>>>>,
     order: u64,
     out: Outbox<R::Message>,
 }
@@ -188,12 +215,14 @@ impl<R: Region> World<R> {
         world.lead = world.rng.between(2, 10) * setup.window;
         for region in 0..regions {
             let phase = world.rng.between(0, 100 * MS);
-            world.push(phase, Event::Tick(region));
-            world.next_check(region, 0);
+            // Time to meet.
+            let first = setup.begin().saturating_sub(3 * SECOND);
+            world.push(first + phase, Event::Tick(region));
+            world.next_check(region, setup.begin());
         }
         if let Some(cut) = setup.cut {
-            world.push(cut.from, Event::Cut);
-            world.push(cut.until, Event::Heal);
+            world.push(setup.begin() + cut.from, Event::Cut);
+            world.push(setup.begin() + cut.until, Event::Heal);
         }
         world
     }
@@ -206,13 +235,13 @@ impl<R: Region> World<R> {
 
     fn next_check(&mut self, region: usize, at: u64) {
         let at = self.sources[region].next(&mut self.rng, self.lead + at) - self.lead;
-        if at < self.setup.window * self.setup.windows {
+        if at < self.setup.end() {
             self.push(at, Event::Check(region));
         }
     }
 
     pub fn run(&mut self) {
-        let end = self.setup.window * self.setup.windows;
+        let end = self.setup.end();
         while let Some(Reverse(Due { at, event, .. })) = self.queue.pop() {
             if at >= end {
                 break;
@@ -263,7 +292,7 @@ impl<R: Region> World<R> {
 
     fn note(&mut self, at: u64, passed: bool) {
         let Setup { quota, cost, .. } = self.setup;
-        let tally = &mut self.windows[(at / self.setup.window) as usize];
+        let tally = &mut self.windows[((at - self.setup.begin()) / self.setup.window) as usize];
         tally.checks += 1;
         tally.asked += cost;
         if passed {

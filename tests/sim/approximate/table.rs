@@ -1,7 +1,7 @@
 //! Sums over runs, and how they are printed.
 
-use super::Region;
-use super::World;
+use super::Setup;
+use super::Tally;
 
 /// Sums over windows of several runs.
 #[derive(Clone, Debug, Default)]
@@ -23,9 +23,9 @@ pub struct Row {
 impl Row {
     pub const HEAD: &'static str = "over mean % | over max % | units | under mean % | under max % | units | refused early % | entries per grant |\n|---|---|---|---|---|---|---|---|---|";
 
-    pub fn add<R: Region>(&mut self, world: &World<R>) {
-        let quota = world.setup.quota;
-        for tally in &world.windows {
+    pub fn add(&mut self, setup: &Setup, windows: &[Tally], entries: u64) {
+        let quota = setup.quota;
+        for tally in windows {
             let (over, under) = (tally.over(quota), tally.under(quota));
             let percent = |units: u64| 100.0 * units as f64 / quota as f64;
             self.windows += 1;
@@ -37,9 +37,9 @@ impl Row {
             self.under_max_units = self.under_max_units.max(under);
             self.checks += tally.checks;
             self.refused_early += tally.refused_early;
-            self.granted += tally.granted / world.setup.cost;
+            self.granted += tally.granted / setup.cost;
         }
-        self.entries += world.entries;
+        self.entries += entries;
     }
 
     /// Mean over windows, % of the quota.

@@ -1,0 +1,102 @@
+//! What nodes are made of and talk in.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use highwater::catalogue::intern::Interner;
+use highwater::domain::limit::Limit;
+use highwater::domain::name::RegionName;
+use highwater::domain::time::Span;
+use highwater::domain::time::Timestamp;
+use highwater::replication::wire::Frame;
+use highwater::replication::wire::NamedActor;
+
+/// What all regions know alike.
+#[derive(Debug)]
+pub struct Catalogue {
+    pub names: Interner,
+    pub limits: Vec<Limit>,
+}
+
+impl Catalogue {
+    pub fn new(limits: Vec<Limit>) -> Rc<Self> {
+        let mut names = Interner::default();
+        for limit in &limits {
+            names.intern(&limit.name).expect("few names");
+        }
+        Rc::new(Self { names, limits })
+    }
+}
+
+/// A region's clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    pub now: Timestamp,
+    pub boot: Span,
+}
+
+/// A message with the process that sent it.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub incarnation: u64,
+    pub body: Body,
+}
+
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// The sender hears, or does not hear, this process.
+    Ping {
+        hears: Option<u64>,
+    },
+    Call {
+        id: u64,
+        bytes: Bytes,
+    },
+    /// `None`: it is not taken.
+    Reply {
+        to: u64,
+        id: u64,
+        bytes: Option<Bytes>,
+    },
+}
+
+/// Which slot: limit, key, epoch, window, process.
+pub type SlotId = (String, String, u64, i64, (String, u64));
+
+/// A slot as it was told.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    pub id: SlotId,
+    pub p: u64,
+    pub n: u64,
+    pub dead_at: Timestamp,
+}
+
+/// All slots in a frame.
+pub fn slots_of(bytes: &[u8]) -> Vec<Slot> {
+    let frame = Frame::read(bytes).expect("a frame that can be read");
+    let named = |actor: NamedActor<'_>| (actor.region.to_owned(), actor.incarnation);
+    let actors: Vec<(String, u64)> = frame.actors().map(named).collect();
+    let mut slots = Vec::new();
+    for entry in frame.entries() {
+        for window in entry.windows() {
+            for slot in window.slots() {
+                let actor = actors[slot.actor as usize].clone();
+                let (limit, key) = (entry.limit.to_owned(), entry.key.to_owned());
+                slots.push(Slot {
+                    id: (limit, key, entry.epoch, window.start.0, actor),
+                    p: slot.p,
+                    n: slot.n,
+                    dead_at: entry.dead_at,
+                });
+            }
+        }
+    }
+    slots
+}
+
+/// The names of so many regions.
+pub fn names(count: usize) -> Rc<Vec<RegionName>> {
+    let name = |n| RegionName::new(&format!("region-{n}")).expect("a region's name");
+    Rc::new((0..count).map(name).collect())
+}
