@@ -79,7 +79,7 @@
 //! 13. **Regions converge, and an acknowledgement never overtakes what it stands for**, under loss, repetition,
 //!     cuts and restarts. `src/replication/tests`, `tests/cluster`.
 //! 14. **No region alone passes an approximate limit on its own knowledge**, and one region alone can use all of
-//!     it. `src/ledger/sharing`, `tests/sim/approximate`.
+//!     it. `src/ledger/sharing`, `tests/sim/approximate`, `tests/cluster/approximate`, `tests/hammer`.
 //!
 //! # What is deliberately absent
 //!

@@ -54,6 +54,7 @@ pub async fn run(
     if config.peers.is_empty() {
         region.wait_until_enrolled().await?;
     }
+    region.wait_until_caught_up().await;
     let restoring = Arc::clone(&region);
     tokio::task::spawn_blocking(move || restoring.restore()).await??;
     tokio::spawn(Region::tell_inherited(Arc::downgrade(&region)));

@@ -22,6 +22,7 @@ use crate::peer::Refusal;
 use crate::region::progress::Progress;
 use crate::region::state::Region;
 use crate::store::Health;
+use crate::telemetry::usage::TellingReading;
 
 /// How a region is.
 #[derive(Debug, Serialize, ToSchema)]
@@ -183,11 +184,23 @@ pub struct ClusterPeer {
     pub refused: Option<Refusal>,
     /// Messages to it that were dropped.
     pub dropped: u64,
+    /// How long ago the oldest counts were gathered that it has not acknowledged, in milliseconds.
+    pub usage_lag_ms: u64,
+    /// Counters that wait to be told to it.
+    pub usage_backlog: usize,
+    /// Whether it and this region have told each other everything since they started.
+    pub usage_caught_up: bool,
 }
 
-impl From<PeerStatus> for ClusterPeer {
-    fn from(peer: PeerStatus) -> Self {
+impl ClusterPeer {
+    fn new(peer: PeerStatus, telling: &[TellingReading]) -> Self {
+        let told = telling
+            .iter()
+            .find(|told| told.peer == peer.region.as_str());
         Self {
+            usage_lag_ms: told.map_or(0, |told| told.lag.as_ms_ceil()),
+            usage_backlog: told.map_or(0, |told| told.backlog),
+            usage_caught_up: told.is_some_and(|told| told.is_caught_up),
             region: peer.region.to_string(),
             url: peer.url,
             connected: peer.is_connected,
@@ -251,6 +264,7 @@ pub async fn cluster(
     };
     let cluster_id = region.cluster_id();
     let now = region.clock.now();
+    let telling = region.exchange.sight.readings();
     Ok(Json(ClusterStatus {
         region: region.name.to_string(),
         version: env!("CARGO_PKG_VERSION"),
@@ -286,7 +300,10 @@ pub async fn cluster(
         store,
         store_failed_since_ms,
         faults: region.faults.list().len(),
-        peers: peers.into_iter().map(ClusterPeer::from).collect(),
+        peers: peers
+            .into_iter()
+            .map(|peer| ClusterPeer::new(peer, &telling))
+            .collect(),
     }))
 }
 

@@ -287,7 +287,10 @@ fn overview(status: &Value) -> String {
 
 /// The table of all regions: the members, then the peers that are none.
 fn regions(status: &Value) -> String {
-    let header = ["REGION", "ROLE", "LINK", "LAG", "CLOCK", "RTT", "BREAKER"].map(str::to_owned);
+    let header = [
+        "REGION", "ROLE", "LINK", "LAG", "COUNTS", "CLOCK", "RTT", "BREAKER",
+    ]
+    .map(str::to_owned);
     let list = |name: &str| {
         status[name]
             .as_array()
@@ -309,6 +312,7 @@ fn regions(status: &Value) -> String {
             one["role"].as_str().unwrap_or("no member").to_owned(),
             link,
             output::cell("", &one["lag"]),
+            counts(peer(name)),
             milliseconds(&one["clock_offset_ms"]),
             milliseconds(&one["rtt_ms"]),
             output::cell("", &one["breaker"]),
@@ -319,6 +323,22 @@ fn regions(status: &Value) -> String {
         .filter(|peer| !is_member(&peer["region"]));
     let lines: Vec<Vec<String>> = list("members").iter().chain(strangers).map(line).collect();
     output::aligned(&header, &lines)
+}
+
+/// How far a peer is behind in counts: nothing is waiting longer than a round takes, or since when and how many.
+fn counts(peer: Option<&Value>) -> String {
+    let Some(peer) = peer.filter(|peer| peer["usage_lag_ms"].is_u64()) else {
+        return "-".to_owned();
+    };
+    let behind = peer["usage_lag_ms"].as_u64().unwrap_or(0);
+    match (
+        peer["usage_caught_up"] == true,
+        peer["usage_backlog"].as_u64(),
+    ) {
+        (false, _) => "catching up".to_owned(),
+        (true, Some(waiting)) if waiting > 0 => format!("{behind}ms, {waiting} wait"),
+        (true, _) => format!("{behind}ms"),
+    }
 }
 
 fn milliseconds(value: &Value) -> String {
@@ -348,7 +368,8 @@ mod tests {
             "refused_keys": 0, "holds": 1, "idempotency_keys": 0, "clock_steps_back": 0, "store": "ok", "faults": 0,
             "peers": [
                 { "region": "ap-south-1", "connected": false, "breaker": "open", "refused": "wrong_secret" },
-                { "region": "eu-west-1", "connected": true, "breaker": "closed" },
+                { "region": "eu-west-1", "connected": true, "breaker": "closed",
+                  "usage_lag_ms": 120, "usage_backlog": 0, "usage_caught_up": true },
             ],
         })
     }
@@ -368,10 +389,10 @@ counters   5, refused 0; holds 1, remembered answers 0
 strict     counters open here 1, in all regions 2
 faults     0
 
-REGION      ROLE       LINK                   LAG  CLOCK   RTT     BREAKER
-eu-west-1   leader     up                     0    -1.3ms  81.0ms  closed
-us-east-1   voter      here                   2    -       -       -
-ap-south-1  no member  refused: wrong_secret  -    -       -       open
+REGION      ROLE       LINK                   LAG  COUNTS  CLOCK   RTT     BREAKER
+eu-west-1   leader     up                     0    120ms   -1.3ms  81.0ms  closed
+us-east-1   voter      here                   2    -       -       -       -
+ap-south-1  no member  refused: wrong_secret  -    -       -       -       open
 ";
         assert_eq!(overview(&status()), text);
     }

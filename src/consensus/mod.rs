@@ -121,7 +121,15 @@ pub trait Wire: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<Vec<u8>, Unreachable>>;
 }
 
-/// What can be tuned. All regions should have the same.
+/// Ranks that are told apart; later ones are like the last.
+const RANKS: u32 = 5;
+/// From one rank's last moment to stand for election to the next one's: twice this, once of its lease and once of
+/// its wait. More than the two round trips in which a candidate becomes the leader.
+const RANK_STEP: Duration = Duration::from_millis(200);
+/// Within one rank.
+const RANK_SPREAD: Duration = Duration::from_millis(180);
+
+/// What can be tuned. All regions should have the same, but for their ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How often a leader is heard. At least the greatest round trip: a heartbeat is given up after it.
@@ -151,6 +159,21 @@ impl Default for Settings {
             change_timeout: Duration::from_secs(30),
             snapshot_entries: 20_000,
             kept_entries: 5_000,
+        }
+    }
+}
+
+impl Settings {
+    /// The defaults of the member of a rank. Members of different ranks do not stand for election at the same time, for
+    /// votes that are split cost a second and more. The first one begins 1.4 s after it last heard the leader, each other
+    /// 0.4 s after the one before.
+    pub fn ranked(rank: usize) -> Self {
+        let rank = u32::try_from(rank).unwrap_or(u32::MAX).min(RANKS - 1);
+        let election_max = Duration::from_millis(800) + RANK_STEP * rank;
+        Self {
+            election_min: election_max.saturating_sub(RANK_SPREAD),
+            election_max,
+            ..Self::default()
         }
     }
 }

@@ -335,6 +335,16 @@ fn parsed<'a>(
     resolve::check(view, body, now, Purpose::Check)
 }
 
+/// Boot time, where it is needed: shared limits measure demand by it.
+fn boot(region: &Region, items: &[Item<'_>]) -> Span {
+    let is_shared = |item: &Item<'_>| item.limit.mode == Mode::Approximate;
+    if items.iter().any(is_shared) {
+        region.clock.boot()
+    } else {
+        Span::ZERO
+    }
+}
+
 /// The ledger's request for what was resolved.
 pub fn request<'a>(
     region: &Region,
@@ -350,7 +360,7 @@ pub fn request<'a>(
         keep,
         store_failed: false,
         judge_only: false,
-        boot: region.clock.boot(),
+        boot: boot(region, &resolved.items),
         words: &[],
     }
 }

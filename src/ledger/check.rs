@@ -60,7 +60,7 @@ pub struct Item<'a> {
 pub struct Request<'a> {
     /// Region time.
     pub now: Timestamp,
-    /// Boot time, which shared limits measure demand by.
+    /// Boot time, which approximate limits measure demand by; not read for others.
     pub boot: Span,
     /// Who asks.
     pub tenant: &'a str,
@@ -184,12 +184,20 @@ impl Ledger {
             candidates.push(candidate);
         }
         let mut items: SmallVec<[ItemOutcome; 2]> = SmallVec::with_capacity(request.items.len());
-        let mesh = self.mesh.load();
+        let is_shared = |item: &Item<'_>| item.limit.mode == Mode::Approximate;
+        let mesh = request
+            .items
+            .iter()
+            .any(is_shared)
+            .then(|| self.mesh.load());
+        let mesh = mesh.as_deref().map(|mesh| &**mesh);
         for (index, item) in request.items.iter().enumerate() {
             let room = self.reserve(&mut candidates, index, &mut guards, request);
             let candidate = &mut candidates[index];
             let mut counter = prepared(candidate, &mut guards, item, request.now);
+            // Whoever only judges looks at a copy, which tells it each time.
             if item.limit.mode == Mode::Approximate
+                && !request.judge_only
                 && let Some(ended) = counter.as_mut().and_then(|counter| counter.take_ended())
             {
                 self.note_ended(ended);
@@ -200,7 +208,7 @@ impl Ledger {
                     let able = Able {
                         room,
                         reachable: word != Word::OutOfReach,
-                        mesh: &mesh,
+                        mesh,
                     };
                     judge(counter, item, request, &able)
                 }
@@ -219,7 +227,7 @@ impl Ledger {
             is_urgent: false,
         };
         if allowed && !request.judge_only {
-            self.charge_all(request, candidates, &mut guards, &mut outcome, &mesh);
+            self.charge_all(request, candidates, &mut guards, &mut outcome, mesh);
         } else {
             for (index, ((item, told), mut candidate)) in request
                 .items
@@ -313,7 +321,7 @@ impl Ledger {
         candidates: SmallVec<[Candidate; 2]>,
         guards: &mut Guards<'_>,
         outcome: &mut Outcome,
-        mesh: &Mesh,
+        mesh: Option<&Mesh>,
     ) {
         for (index, ((item, candidate), told)) in request
             .items
@@ -353,6 +361,7 @@ impl Ledger {
                 told.standing = standing;
             }
             if item.limit.mode == Mode::Approximate
+                && let Some(mesh) = mesh
                 && counter.wants_push(item.limit, mesh, request.boot, standing.remaining)
             {
                 self.urgent.lock().push(Reference::of(*shard_index, place));

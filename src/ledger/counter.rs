@@ -216,10 +216,17 @@ impl Counter {
     /// is the same: what it takes is then never counted nowhere.
     pub fn enter_with(&mut self, epoch: u64, limit: &Limit) -> bool {
         self.enter_epoch(epoch);
-        if epoch < self.epoch {
-            return self.shape == shape(&limit.rule);
+        let shape = shape(&limit.rule);
+        // One that came from disk or from a peer was not asked yet. The epochs that the catalogue has forgotten are
+        // lower than the counters', and these are of the same shape.
+        if epoch < self.epoch && self.shape != 0 {
+            return self.shape == shape;
         }
-        self.shape = shape(&limit.rule);
+        if self.shape != 0 && self.shape != shape {
+            // Who asked first had an older catalogue: its windows are no reason to stay in them.
+            self.is_entered = false;
+        }
+        self.shape = shape;
         self.is_shared = limit.mode == Mode::Approximate;
         true
     }
@@ -415,6 +422,7 @@ impl Counter {
     /// seen of it, and the next charges would be lost in the join.
     pub fn note_life(&mut self, rule: &Rule, standing: &Standing, now: Timestamp) {
         self.tell_leases(rule);
+        let before = self.dead_at;
         let start = Timestamp::from_nanos(self.windows[0].id.0);
         self.dead_at = match (rule, &self.state) {
             (_, State::Leases(leases)) => self.last_lease_end(leases).unwrap_or(now),
@@ -445,6 +453,7 @@ impl Counter {
             }
             _ => now.plus(standing.reset_after),
         };
+        self.note_life_afar(rule, before);
     }
 
     /// Moves the end of a hold's lease.

@@ -30,6 +30,11 @@ use crate::usage::window::Slot;
 /// A calendar window's name is civil time, which lies up to this far from its start.
 const CIVIL_OFFSET_MAX: Span = Span::from_seconds(24 * 3600);
 
+/// Leases end within a day and slices at most an eighth of it later; clocks differ.
+const SLICE_END_MAX: Span = Span::from_seconds(48 * 3600);
+/// In [`News::since`]: nobody knows since when.
+pub const LONG_AGO: Timestamp = Timestamp::from_nanos(i64::MIN);
+
 /// Where a counter stands in this ledger. After the counter ended, another may stand there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference(pub u64);
@@ -65,8 +70,8 @@ pub struct News<'a> {
     pub epoch: u64,
     /// From here on it can change no decision.
     pub dead_at: Timestamp,
-    /// What is new in it was charged after this; `None`: at any time, since the region was not in touch.
-    pub since: Option<Timestamp>,
+    /// What is new in it was charged after this, or [`LONG_AGO`].
+    pub since: Timestamp,
 }
 
 /// One slot in what a peer tells.
@@ -200,6 +205,8 @@ impl Ledger {
         let mut shard = self.shards[index].lock();
         let place = match shard.find(hash, news.limit, news.tenant, news.key) {
             Some(place) => place,
+            // Keys of other regions never take the last room from those that are asked here.
+            None if self.keys() >= self.bounds.keys_max / 8 * 7 => return Heard::Refused,
             None => {
                 let mut room = self.admit_key(news.tenant, false);
                 if !room {
@@ -243,8 +250,13 @@ impl Ledger {
     }
 }
 
-/// Whether a window begins more than its length and 10 s after `now`; its length is told by when its use ends.
+/// Whether a window begins more than its length and 10 s after `now`; its length is told by when its use ends. A
+/// slice of leases, which is named by the negative of its end, may end no later than any lease can.
 fn is_too_far_ahead(window: WindowId, dead_at: Timestamp, now: Timestamp) -> bool {
+    if window.0 < 0 {
+        let end = Timestamp::from_nanos(window.0.saturating_neg());
+        return end > now.plus(SLICE_END_MAX);
+    }
     let start = Timestamp::from_nanos(window.0);
     let latest = now.plus(dead_at.since(start)).plus(GRACE);
     start > latest && start > now.plus(CIVIL_OFFSET_MAX)

@@ -42,11 +42,13 @@ impl Ledger {
         let (shard, hash) = self.locate(id, tenant, key);
         let mut shard = self.shards[shard].lock();
         let place = shard.find(hash, id, tenant, key)?;
-        if !meant(&mut shard.get(place)?.counter) {
+        let counter = &mut shard.get(place)?.counter;
+        if !meant(counter) {
             return None;
         }
+        // Before it is marked as changed: the mark is on the window that is the newest then.
+        counter.prepare(&limit.rule, now);
         let known = shard.change(place)?;
-        known.prepare(&limit.rule, now);
         let done = change(known);
         let standing = known.standing(&limit.rule, now);
         known.note_life(&limit.rule, &standing, now);
@@ -128,7 +130,14 @@ impl Ledger {
                 (shard.insert(hash, name, counter), held)
             }
         };
-        let enters = |entry: &mut Entry| entry.counter.enter_with(item.epoch, item.limit);
+        // Prepared before it is marked as changed: the mark is on the window that is the newest then.
+        let enters = |entry: &mut Entry| {
+            let is_meant = entry.counter.enter_with(item.epoch, item.limit);
+            if is_meant {
+                entry.counter.prepare(&item.limit.rule, held);
+            }
+            is_meant
+        };
         if !shard.get(place).is_some_and(enters) {
             // The limit has another shape by now, and its use began from zero.
             return Moved::default();
@@ -136,7 +145,6 @@ impl Ledger {
         let Some(counter) = shard.change(place) else {
             return Moved::default();
         };
-        counter.prepare(&item.limit.rule, held);
         counter.charge(&item.limit.rule, item.cost, now, Some(lease));
         let standing = counter.standing(&item.limit.rule, now);
         counter.note_life(&item.limit.rule, &standing, now);

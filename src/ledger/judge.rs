@@ -37,12 +37,15 @@ pub(super) fn judge(
         item.cost
     };
     let mut admission = counter.admission(&limit.rule, asked, now);
-    let is_shared = limit.mode == Mode::Approximate && able.mesh.regions > 1;
+    let shared = able.mesh.filter(|mesh| mesh.regions > 1);
+    let shared = shared.filter(|_| limit.mode == Mode::Approximate);
     let mut is_minority = false;
-    if is_shared && item.cost > 0 {
+    if let Some(mesh) = shared
+        && item.cost > 0
+    {
         counter.attempt(request.boot, item.cost);
         if admission == Admission::Pass {
-            match counter.share(limit, able.mesh, request.boot, asked, now) {
+            match counter.share(limit, mesh, request.boot, asked, now) {
                 Shared::Granted => {}
                 Shared::Refused { retry_after } => admission = Admission::Wait { retry_after },
                 Shared::Minority => is_minority = true,
@@ -50,7 +53,7 @@ pub(super) fn judge(
         }
     }
     unavailable |= is_minority;
-    let is_cut_off = is_shared && able.mesh.is_degraded();
+    let is_cut_off = shared.is_some_and(Mesh::is_degraded);
     let admitted = admission == Admission::Pass && !is_minority;
     let mut told = ItemOutcome {
         decision: Decision::Allow,
@@ -101,8 +104,8 @@ pub(super) struct Able<'a> {
     pub(super) room: bool,
     /// Reach whoever decides it.
     pub(super) reachable: bool,
-    /// What it knows of the others.
-    pub(super) mesh: &'a Mesh,
+    /// See the others, where a limit is shared with them.
+    pub(super) mesh: Option<&'a Mesh>,
 }
 
 /// Why `asked` units may not pass, and when they may; `None`: they may. `policy` is what to follow when this

@@ -107,7 +107,7 @@ pub struct Shard {
 }
 
 /// The cells of a chunk, those that were never used included.
-fn chunk_cells(chunk: &Vec<Option<Entry>>) -> impl Iterator<Item = Option<&Entry>> {
+fn chunk_cells(chunk: &[Option<Entry>]) -> impl Iterator<Item = Option<&Entry>> {
     let unused = CHUNK - chunk.len();
     let used = chunk.iter().map(Option::as_ref);
     used.chain(std::iter::repeat_n(None, unused))
@@ -306,7 +306,7 @@ impl Shard {
 
     /// Shows every counter and its place.
     pub fn visit(&self, mut each: impl FnMut(u32, &Name, &Counter)) {
-        for (place, cell) in (0..).zip(self.chunks.iter().flat_map(chunk_cells)) {
+        for (place, cell) in (0..).zip(self.chunks.iter().flat_map(|chunk| chunk_cells(chunk))) {
             if let Some(entry) = cell {
                 each(place, &entry.name, &entry.counter);
             }
@@ -335,7 +335,7 @@ impl Shard {
         for place in from..to {
             if self
                 .cell(place)
-                .is_some_and(|entry| entry.counter.dead_at.plus(grace) <= now)
+                .is_some_and(|entry| entry.counter.ends_at().plus(grace) <= now)
                 && !spared.contains(&Place(place))
                 && let Some(entry) = self.remove(place)
             {
@@ -365,7 +365,7 @@ impl Shard {
         for place in 0..cells {
             if self
                 .cell(place)
-                .is_some_and(|entry| entry.counter.dead_at <= now)
+                .is_some_and(|entry| entry.counter.ends_at() <= now)
                 && let Some(entry) = self.remove(place)
             {
                 self.horizon = self.horizon.max(now);

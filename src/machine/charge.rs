@@ -45,6 +45,11 @@ use crate::machine::Machine;
 use crate::machine::answers::Before;
 use crate::machine::answers::Done;
 use crate::machine::answers::FORGOTTEN;
+use crate::machine::by_ledger::by_leader;
+use crate::machine::by_ledger::ledger_item;
+use crate::machine::by_ledger::ledger_items;
+use crate::machine::by_ledger::ledger_request;
+use crate::machine::by_ledger::place;
 use crate::usage::record::CounterId;
 
 /// Names a request of one process: an entry that is proposed twice counts once.
@@ -139,10 +144,10 @@ pub struct Answered {
 }
 
 /// One item with what the catalogue says of it.
-struct Known {
-    limit: Arc<Limit>,
-    id: LimitId,
-    account: Account,
+pub(super) struct Known {
+    pub(super) limit: Arc<Limit>,
+    pub(super) id: LimitId,
+    pub(super) account: Account,
 }
 
 /// Whether a strict limit of this kind is spent from reservations.
@@ -548,55 +553,4 @@ fn parts(charge: &Charge, known: &[Known], units: &[u64]) -> Vec<(book::Charge, 
 pub fn told_of(told: Option<(WindowId, Totals)>, window: WindowId) -> Totals {
     told.filter(|(of, _)| *of == window)
         .map_or_else(Totals::default, |(_, totals)| totals)
-}
-
-fn ledger_request<'a>(charge: &'a Charge, items: &'a [Item<'a>], now: Timestamp) -> Request<'a> {
-    Request {
-        now,
-        tenant: &charge.tenant,
-        items,
-        hold: charge.hold,
-        keep: true,
-        store_failed: false,
-        judge_only: false,
-        boot: Span::ZERO,
-        words: &[],
-    }
-}
-
-fn by_leader(outcome: ItemOutcome) -> ItemOutcome {
-    ItemOutcome {
-        decided_by: DecidedBy::Leader,
-        ..outcome
-    }
-}
-
-fn ledger_item<'a>(item: &'a ChargeItem, known: &'a Known, units: u64) -> Item<'a> {
-    Item {
-        limit: &known.limit,
-        id: known.id,
-        epoch: item.epoch,
-        key: &item.key,
-        cost: units,
-    }
-}
-
-/// The items that have no window, as the ledger takes them.
-fn ledger_items<'a>(charge: &'a Charge, known: &'a [Known], units: &[u64]) -> Vec<Item<'a>> {
-    let items = charge.items.iter().zip(known).zip(units);
-    items
-        .filter(|((item, _), _)| item.window.is_none())
-        .map(|((item, known), units)| ledger_item(item, known, *units))
-        .collect()
-}
-
-/// Puts what the ledger said in the places of its items.
-fn place<T>(into: &mut [Option<T>], charge: &Charge, values: impl Iterator<Item = T>) {
-    let places = into
-        .iter_mut()
-        .zip(&charge.items)
-        .filter(|(_, item)| item.window.is_none());
-    for ((place, _), value) in places.zip(values) {
-        *place = Some(value);
-    }
 }

@@ -30,6 +30,7 @@
 //! Not here: who proposes when, clocks, the network, disks.
 
 pub mod answers;
+mod by_ledger;
 pub mod charge;
 pub mod closed;
 pub mod command;

@@ -41,6 +41,8 @@ use crate::region::outbox::Words;
 use crate::region::proposals::WRITE_DEADLINE;
 use crate::region::state::Region;
 
+/// A region that starts waits so long for a leader that tells it what was committed.
+const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(1);
 /// How often the leader looks after the members.
 pub(super) const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a region tells the leader that it lives.
@@ -130,6 +132,12 @@ impl Handler for Served {
     }
 }
 
+/// The place of this region among the configured ones, by name: who stands for election first.
+fn rank(config: &Config) -> usize {
+    let before = |peer: &&crate::region::config::Peer| peer.region < config.region;
+    config.peers.iter().filter(before).count()
+}
+
 /// Gives the region its links and its log, and lets it take part until `stopped` turns true. A region with
 /// peers serves by what it has until it hears from them.
 ///
@@ -147,7 +155,7 @@ pub async fn join(
         region.store.clone(),
         region.store.identity().voter,
         config.region.clone(),
-        consensus::Settings::default(),
+        consensus::Settings::ranked(rank(config)),
         Arc::new(Links(peers.clone())),
         Arc::clone(&region.replica) as Arc<dyn consensus::Machine>,
     )
@@ -162,11 +170,34 @@ pub async fn join(
     }
     tokio::spawn(Arc::clone(region).deliver(letters));
     tokio::spawn(Arc::clone(region).take_part(stopped.clone()));
-    tokio::spawn(tell::run(Arc::clone(region), stopped.clone()));
+    let telling = tokio::spawn(tell::run(Arc::clone(region), stopped.clone()));
+    tokio::spawn(async move {
+        if let Err(error) = telling.await {
+            tracing::error!(%error, "counts are not told to other regions any more: restart this region");
+        }
+    });
     Ok(peers)
 }
 
 impl Region {
+    /// Waits a moment until this process has enrolled, which it does behind all that was committed before its
+    /// start. What a process that was killed went by may be further than what it had written down, of the entries
+    /// and of how many of them are committed; the next one would serve by an older catalogue until somebody tells
+    /// it more. A region that reaches nobody serves by what it has, and one that was in no cluster waits elsewhere.
+    pub async fn wait_until_caught_up(&self) {
+        if self.store.identity().cluster.is_none() {
+            return;
+        }
+        let mut enrolled = self.enrolled.subscribe();
+        let is_enrolled = enrolled.wait_for(|is_enrolled| *is_enrolled);
+        if tokio::time::timeout(CAUGHT_UP_WITHIN, is_enrolled)
+            .await
+            .is_err()
+        {
+            tracing::info!("no leader is in reach: serving by the catalogue that is known here");
+        }
+    }
+
     /// Waits until this process has enrolled in its cluster: a region without peers founds one first.
     ///
     /// # Errors

@@ -60,7 +60,9 @@ impl Region {
 
     /// The age of the oldest report of a peer: what an answer of an approximate limit rests on.
     pub fn staleness(&self) -> Span {
-        self.exchange.sight.staleness(self.clock.boot())
+        let mesh = self.ledger.mesh();
+        let heard = mesh.peers.iter().map(|peer| peer.heard).min();
+        heard.map_or(Span::ZERO, |heard| self.clock.boot().minus(heard))
     }
 
     /// Brings the metrics of the exchange of counts up to date.

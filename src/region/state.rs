@@ -214,7 +214,7 @@ impl Region {
             inherited: Mutex::default(),
             requests: Requests::default(),
             debts: Debts::default(),
-            exchange: Exchange::default(),
+            exchange: Exchange::new(config.replication_interval),
             has_majority: AtomicBool::new(true),
             majority_noted: AtomicU64::new(0),
             outbox,

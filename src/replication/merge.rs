@@ -12,6 +12,7 @@ use crate::ledger::counter;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::Unsent;
 use crate::ledger::exchange::Heard;
+use crate::ledger::exchange::LONG_AGO;
 use crate::ledger::exchange::News;
 use crate::ledger::exchange::Told;
 use crate::ledger::mesh::Mesh;
@@ -21,6 +22,7 @@ use crate::replication::pages::put;
 use crate::replication::wire::Entry;
 use crate::replication::wire::Frame;
 use crate::replication::wire::FrameWriter;
+use crate::replication::wire::Kind;
 use crate::usage::actor::Actor;
 use crate::usage::actor::ActorId;
 use crate::usage::actor::Site;
@@ -45,6 +47,8 @@ pub struct Place<'a> {
     pub ledger: &'a Ledger,
     /// The limits that the catalogue knows.
     pub names: &'a Interner,
+    /// The catalogue's version: no epoch is newer.
+    pub version: u64,
     /// Region time.
     pub now: Timestamp,
     /// Boot time.
@@ -58,15 +62,15 @@ struct Merging<'a, K> {
     place: &'a Place<'a>,
     /// Whose frame it is.
     site: Site,
-    /// What is new was charged after this; `None`: at any time.
-    since: Option<Timestamp>,
+    /// What is new was charged after this.
+    since: Timestamp,
     numbers: Numbers,
     mesh: &'a Mesh,
     keep_parts: K,
 }
 
-/// Merges all entries of a frame of `from`; entries near their limits are answered in `reply`. Returns how many were
-/// refused; `None` when one of them cannot be merged yet, and the frame must be told again.
+/// Merges all entries of a frame of `from`; entries near their limits are answered in `reply`. All that can be is
+/// merged.
 ///
 /// `lives` says whether a process of another region tells of itself here. `keep_parts` keeps the parts of regions that
 /// are cut off ([`Counter::reserve`]) before news change what is left.
@@ -77,7 +81,7 @@ pub fn merge(
     lives: impl Fn(&RegionName, u64) -> bool,
     keep_parts: impl Fn(&Entry<'_>, &mut Counter, &Mesh),
     mut reply: Option<&mut FrameWriter>,
-) -> Option<u64> {
+) -> Merged {
     let ledger = place.ledger;
     let numbers: Numbers = frame
         .actors()
@@ -99,31 +103,54 @@ pub fn merge(
             })
         })
         .collect();
-    let site = ledger.site(from)?;
+    let Some(site) = ledger.site(from) else {
+        return Merged {
+            refused: 1,
+            is_whole: true,
+        };
+    };
     let mesh = ledger.mesh();
     let in_touch = mesh.peers.iter().find(|peer| peer.site == site);
-    let in_touch = in_touch.filter(|peer| peer.is_reachable);
+    // What a peer could not tell at once was charged at any time before.
+    let is_fresh = matches!(frame.head().kind, Kind::Round | Kind::Reply);
+    let in_touch = in_touch.filter(|peer| is_fresh && peer.is_reachable);
+    let since = in_touch.map(|peer| place.now.minus(place.round_every.plus(peer.latency)));
+    // Slots of processes that cannot be told apart are lost.
+    let mut refused = u64::from(numbers.iter().any(Option::is_none));
     let merging = Merging {
         place,
         site,
-        since: in_touch.map(|peer| place.now.minus(place.round_every.plus(peer.latency))),
+        since: since.unwrap_or(LONG_AGO),
         numbers,
         mesh: &mesh,
         keep_parts,
     };
     let mut limit: Option<(&str, LimitId)> = None;
-    let mut refused = 0;
+    let mut is_whole = true;
     for entry in frame.entries() {
-        let id = match limit {
-            Some((name, id)) if name == entry.limit => id,
-            // The limit is so new that this region's catalogue lacks it; it comes in a moment.
-            _ => place.names.get(entry.limit)?,
+        let known = match limit {
+            Some((name, id)) if name == entry.limit => Some(id),
+            _ => place.names.get(entry.limit),
+        };
+        let Some(id) = known.filter(|_| entry.epoch <= place.version) else {
+            // Newer than the catalogue here, which comes in a moment: all else is merged, and it is told again.
+            is_whole = false;
+            continue;
         };
         limit = Some((entry.limit, id));
         let heard = merging.entry(id, &entry, reply.as_deref_mut());
         refused += u64::from(matches!(heard, Heard::Refused | Heard::TooFarAhead));
     }
-    Some(refused)
+    Merged { refused, is_whole }
+}
+
+/// What came of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// Entries that were refused.
+    pub refused: u64,
+    /// Whether none was of a limit or an epoch that the catalogue here does not know.
+    pub is_whole: bool,
 }
 
 impl<K: Fn(&Entry<'_>, &mut Counter, &Mesh)> Merging<'_, K> {

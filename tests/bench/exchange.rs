@@ -128,7 +128,7 @@ impl Region {
                     key: entry.key,
                     epoch: entry.epoch,
                     dead_at: entry.dead_at,
-                    since: Some(now),
+                    since: now,
                 };
                 let slots = entry.windows().flat_map(|window| {
                     let numbers = &numbers;

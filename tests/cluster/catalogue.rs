@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::answer::Answer;
 use crate::counter::Counter;
 use crate::group::Cluster;
+use crate::group::LONG;
 use crate::group::NAMES;
 use crate::group::WITHIN;
 use crate::group::pending;
@@ -257,4 +258,23 @@ fn the_catalogue_survives_the_end_of_all_regions() {
     wait_until("writes pass again", WITHIN, || {
         put(&cluster[1], "api", &quota(78)).status == 200
     });
+}
+
+/// How much of the log is committed is written down late; a region that is killed before that does not go back to an
+/// older catalogue when it serves again.
+#[test]
+fn a_killed_region_comes_back_with_the_catalogue_that_it_had_in_force() {
+    let mut cluster = Cluster::of(3);
+    let limit = |quota: u64| json!({ "algorithm": "fixed_window", "quota": quota, "window": LONG });
+    let victim = cluster.follower();
+    let other = cluster.others(victim)[0];
+    for quota in 1..=6 {
+        cluster.put_limit(other, "here", &limit(quota));
+        for _ in 0..2 {
+            cluster.kill(victim);
+            cluster.start_again(victim);
+            let look = Counter::new(&cluster[victim], "t", "here").look();
+            assert_eq!(look.quota(), quota, "{look:?}");
+        }
+    }
 }

@@ -7,6 +7,7 @@
 //! - [`ledger`]: the properties that the header of `src/ledger/mod.rs` names.
 //! - [`holds`], [`answers`]: leases, the table of holds, the table of remembered answers.
 //! - [`receipts`]: giving units back to the charge they came from.
+//! - [`peers`]: what peers are told of, and what they tell.
 //! - [`restart`]: what a ledger wrote, merged into a fresh one, gives the same answers.
 //! - [`decoders`]: everything that reads bytes from outside, with any bytes (`tests/fuzz/` runs the same
 //!   list without an end).
@@ -26,6 +27,7 @@ mod found;
 mod holds;
 mod ledger;
 mod oracle;
+mod peers;
 mod receipts;
 mod restart;
 mod scene;

@@ -8,6 +8,7 @@ use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::domain::limit::Limit;
+use crate::domain::limit::Rule;
 use crate::domain::limit::Split;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
@@ -16,6 +17,7 @@ use crate::ledger::counter::Counter;
 use crate::ledger::counter::State;
 use crate::ledger::counter::drawn::Drawn;
 use crate::ledger::counter::flow;
+use crate::ledger::counter::prepare::segment_length;
 use crate::ledger::counter::slices::Slices;
 use crate::ledger::counter::slices::is_slice;
 use crate::ledger::mesh::Mesh;
@@ -29,10 +31,8 @@ use crate::usage::window::Raise;
 use crate::usage::window::Slot;
 use crate::usage::window::WindowUse;
 
-/// Windows that are kept aside at most: the running one, the one before, and the next.
+/// Windows that are kept aside at most: two that an algorithm reads, and one for clocks that are ahead.
 const AHEAD_MAX: usize = 3;
-/// Of these, windows that have begun: those before them are read no more.
-const BEGUN_MAX: usize = 2;
 
 /// What other regions make necessary.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +43,8 @@ pub(super) struct Afar {
     pub(super) drawn: Drawn,
     /// Units of a concurrency limit that are held, by when they end.
     pub(super) slices: Slices,
+    /// Until then the own slot of a bucket's segment is in the minds of peers and must not begin anew below that.
+    kept_until: Timestamp,
     /// How this region shares the limit with the others.
     sharing: Option<Sharing>,
     /// When peers were last told of this counter, by boot time.
@@ -55,6 +57,9 @@ pub(super) struct Afar {
 const DEMAND_TOLD_EVERY: Span = Span::from_ms(300);
 /// Buckets that are full again sooner are too small to be shared out: a share would be spent before it is known.
 const SHARED_REFILL_MIN: Span = Span::from_seconds(3);
+
+/// The longest wait for a share where no window ends.
+const SHARED_RETRY_MAX: Span = Span::from_seconds(1);
 
 /// Which windows peers lack something of: the first bit is for the newest, the second for the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +120,13 @@ impl Counter {
         is_first
     }
 
+    /// Marks the window before the newest one too, if its own slot is another than `before` and the newest is marked.
+    pub(super) fn mark_before_unsent(&mut self, before: (u64, u64)) {
+        if self.is_unsent() && self.windows[1].own() != before {
+            self.unsent.0 |= 2;
+        }
+    }
+
     /// Peers may lack anything of it, of other processes' slots too; whether nothing was marked before.
     pub fn mark_all_unsent(&mut self) -> bool {
         let is_first = self.unsent.is_empty();
@@ -172,33 +184,20 @@ impl Counter {
         }
     }
 
-    /// Joins what a peer told at `now` of one slot in one window; it was charged after `since`, if that is known. What is known of this process
+    /// Joins what a peer told of one slot in one window; it was charged after `since`. What is known of this process
     /// itself is not asked for. Says what was news.
-    pub fn hear(
-        &mut self,
-        id: WindowId,
-        slot: Slot,
-        since: Option<Timestamp>,
-        now: Timestamp,
-    ) -> Raise {
+    pub fn hear(&mut self, id: WindowId, slot: Slot, since: Timestamp, now: Timestamp) -> Raise {
         if is_slice(id) {
-            return self.afar_mut().slices.hear(id, slot);
+            return self.afar_mut().slices.hear(id, slot, now);
         }
         let Some(window) = self.window_heard_of(id, now) else {
             return Raise::default();
         };
-        let is_first = window
-            .others()
-            .iter()
-            .all(|known| known.actor != slot.actor);
         let raise = window.merge_slot(slot);
         let counts = self.is_shared || slot.site == Site::HOME;
         if counts && !raise.is_zero() && matches!(self.state, State::Bucket(_)) {
-            let drawn = &mut self.afar_mut().drawn;
-            match since {
-                None if is_first => drawn.hear_undated(raise),
-                since => drawn.hear(raise, since.unwrap_or(Timestamp::EPOCH)),
-            }
+            self.afar_mut().drawn.hear(raise, since);
+            self.draw_heard(now);
         }
         raise
     }
@@ -236,9 +235,16 @@ impl Counter {
         let standing = self.standing(&limit.rule, now);
         let at = self.position(limit, mesh, boot, standing.remaining);
         match self.sharing(boot).judge(&at, units) {
-            Shared::Refused { retry_after } => Shared::Refused {
-                retry_after: retry_after.min(standing.reset_after),
-            },
+            Shared::Refused { retry_after } => {
+                // Of what is held, and of a full bucket, it is not known when more is there.
+                let reset_after = match standing.reset_after {
+                    Span::ZERO => SHARED_RETRY_MAX,
+                    reset_after => reset_after,
+                };
+                Shared::Refused {
+                    retry_after: retry_after.min(reset_after),
+                }
+            }
             granted => granted,
         }
     }
@@ -308,13 +314,6 @@ impl Counter {
         sharing.is_some_and(|sharing| sharing.is_near(self.use_at_home()))
     }
 
-    /// The least that a region knows of this one's net use in the newest window which has merged every round up to
-    /// `round`; 0 when nothing was gathered yet.
-    pub fn known_by(&self, round: u64) -> u64 {
-        let sharing = self.afar.as_ref().and_then(|afar| afar.sharing.as_ref());
-        sharing.map_or(0, |sharing| sharing.known_by(round))
-    }
-
     /// Notes that peers are told of this counter in `round`; what is to be said of this region's demand.
     pub fn tell(&mut self, round: u64, boot: Span) -> Option<Gossip> {
         let own = self.use_at_home();
@@ -323,6 +322,13 @@ impl Counter {
         let sharing = afar.sharing.as_mut()?;
         sharing.gathered(round, own);
         Some(sharing.gossip(boot))
+    }
+
+    /// The least that a region knows of this one's net use in the newest window which has merged every round up to
+    /// `round`; 0 when nothing was gathered yet.
+    pub fn known_by(&self, round: u64) -> u64 {
+        let sharing = self.afar.as_ref().and_then(|afar| afar.sharing.as_ref());
+        sharing.map_or(0, |sharing| sharing.known_by(round))
     }
 
     /// A peer told of its demand, or at least of its use.
@@ -334,6 +340,29 @@ impl Counter {
         sharing.news();
         if let Some(gossip) = gossip {
             sharing.hear(boot, from, gossip);
+        }
+    }
+
+    /// From here on it may be forgotten.
+    pub fn ends_at(&self) -> Timestamp {
+        let kept_until = self.afar.as_ref().map(|afar| afar.kept_until);
+        self.dead_at.max(kept_until.unwrap_or(Timestamp::EPOCH))
+    }
+
+    /// Keeps what is kept for other regions alive: `before` was the end of this counter's life by then.
+    pub(super) fn note_life_afar(&mut self, rule: &Rule, before: Timestamp) {
+        let Some(afar) = &mut self.afar else {
+            return;
+        };
+        if !afar.ahead.is_empty() {
+            self.dead_at = self.dead_at.max(before);
+        }
+        if let Some(flow) = flow(rule) {
+            afar.drawn.keep_flow(flow);
+            if self.windows[0].own() != (0, 0) {
+                let start = Timestamp::from_nanos(self.windows[0].id.0);
+                afar.kept_until = start.plus(segment_length(&flow));
+            }
         }
     }
 
@@ -358,30 +387,40 @@ impl Counter {
             self.windows[1] = std::mem::replace(&mut self.windows[0], WindowUse::new(id));
             return self.windows.get_mut(0);
         }
+        let come = self.name_of(now);
         let ahead = &mut self.afar_mut().ahead;
         match ahead.iter().position(|window| window.id == id) {
             Some(place) => ahead.get_mut(place),
             None => {
+                // Where nobody asks, this region's time passes windows by that it never enters.
+                let began = ahead.iter().map(|window| window.id).chain([id]);
+                let mut began: SmallVec<[WindowId; 4]> = began.filter(|id| *id <= come).collect();
+                began.sort_unstable_by(|one, other| other.cmp(one));
+                if let Some(before) = began.get(1) {
+                    ahead.retain(|window| window.id >= *before);
+                }
                 if ahead.len() >= AHEAD_MAX {
-                    let ids = ahead.iter().map(|window| window.id).chain([id]);
-                    let begun = ids.filter(|id| id.0 <= now.as_nanos()).count();
-                    // A region that is not asked enters no window, and what it was told of old ones makes room.
-                    // Of windows that lie ahead, time comes to the earliest first.
-                    let order = |place: &usize| ahead[*place].id;
-                    let given_up = if begun > BEGUN_MAX {
-                        (0..ahead.len())
-                            .min_by_key(order)
-                            .filter(|place| ahead[*place].id < id)?
-                    } else {
-                        (0..ahead.len())
-                            .max_by_key(order)
-                            .filter(|place| ahead[*place].id > id)?
-                    };
-                    ahead.swap_remove(given_up);
+                    // Time comes to the earliest first.
+                    let last = (0..ahead.len()).max_by_key(|place| ahead[*place].id)?;
+                    if ahead[last].id < id {
+                        return None;
+                    }
+                    ahead.swap_remove(last);
                 }
                 ahead.push(WindowUse::new(id));
                 ahead.last_mut()
             }
+        }
+    }
+
+    /// What a window would be named that begins at `now`.
+    fn name_of(&self, now: Timestamp) -> WindowId {
+        match self.state {
+            State::Calendar { start, .. } => {
+                let offset = self.windows[0].id.0.saturating_sub(start.as_nanos());
+                WindowId(now.as_nanos().saturating_add(offset))
+            }
+            _ => WindowId(now.as_nanos()),
         }
     }
 
@@ -436,35 +475,5 @@ impl Counter {
                 sharing.enter(own);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::limit::Rule;
-
-    #[test]
-    fn a_region_that_is_not_asked_keeps_what_it_is_told_of_the_running_window() {
-        let rule = Rule::FixedWindow {
-            quota: 10,
-            window: Span::from_nanos(10),
-        };
-        let mut counter = Counter::new(1);
-        counter.is_shared = true;
-        counter.prepare(&rule, Timestamp::from_nanos(1));
-        for window in 1..9 {
-            let slot = Slot {
-                actor: ActorId(7),
-                p: 10,
-                n: 0,
-                site: Site(1),
-            };
-            let now = Timestamp::from_nanos(10 * window + 5);
-            counter.hear(WindowId(10 * window), slot, None, now);
-        }
-        let now = Timestamp::from_nanos(86);
-        counter.prepare(&rule, now);
-        assert_eq!(counter.standing(&rule, now).remaining, 0);
     }
 }

@@ -12,7 +12,11 @@ use crate::algorithm::bucket::Level;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::ledger::counter::Counter;
+use crate::ledger::counter::State;
+use crate::ledger::exchange::LONG_AGO;
+use crate::usage::actor::Site;
 use crate::usage::window::Raise;
+use crate::usage::window::WindowUse;
 
 /// Lost refill is remembered for so long.
 const REMEMBERED: Span = Span::from_seconds(2);
@@ -35,25 +39,31 @@ pub(super) struct Drawn {
     units: i128,
     /// They were charged after this.
     since: Option<Timestamp>,
-    /// Besides these: drawn at a time that is not known, perhaps long ago.
-    undated: u64,
+    /// Of what was charged nobody knows when.
+    late: i128,
+    /// The bucket's amounts when it was last asked.
+    flow: Option<Flow>,
     spells: SmallVec<[Spell; 1]>,
 }
 
 impl Drawn {
     pub(super) fn hear(&mut self, raise: Raise, since: Timestamp) {
-        self.units += i128::from(raise.p) - i128::from(raise.n);
+        let units = i128::from(raise.p) - i128::from(raise.n);
+        if since == LONG_AGO || self.flow.is_none() {
+            self.late += units;
+            return;
+        }
+        self.units += units;
         self.since = Some(self.since.map_or(since, |known| known.min(since)));
     }
 
-    /// Hears for the first time of what a process has drawn in all of a segment.
-    pub(super) fn hear_undated(&mut self, raise: Raise) {
-        self.undated = self.undated.saturating_add(raise.p.saturating_sub(raise.n));
+    pub(super) fn keep_flow(&mut self, flow: Flow) {
+        self.flow = Some(flow);
     }
 
     pub(super) fn forget(&mut self) {
-        self.undated = 0;
         self.units = 0;
+        self.late = 0;
         self.since = None;
     }
 
@@ -101,8 +111,30 @@ impl Drawn {
 }
 
 impl Counter {
-    /// The level of `now` with what was drawn elsewhere since it was last looked at.
-    pub(super) fn draw_elsewhere(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
+    /// What all regions can have drawn that has not come back, in units times nanoseconds: each that told of its use
+    /// has the bucket full again when the counter is dead, but may not have heard of the others.
+    pub(super) fn drawn_at_most(&self, flow: &Flow, now: Timestamp) -> u128 {
+        let left = u128::from(self.dead_at.since(now).as_nanos());
+        let slots = self.windows.iter().flat_map(WindowUse::others);
+        let mut sites: SmallVec<[Site; 8]> = slots.map(|slot| slot.site).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        left.saturating_mul(u128::from(flow.rate.max(1)))
+            .saturating_mul(sites.len() as u128)
+    }
+
+    /// Takes what was just heard of from the level: were it taken when the bucket is asked again, the refill of the
+    /// time between would be lost to it.
+    pub(super) fn draw_heard(&mut self, now: Timestamp) {
+        let flow = self.afar.as_ref().and_then(|afar| afar.drawn.flow);
+        if let Some(flow) = flow
+            && let State::Bucket(level) = self.state
+        {
+            self.state = State::Bucket(self.draw_fresh(level, &flow, now));
+        }
+    }
+
+    fn draw_fresh(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
         let mut after = level.at(flow, now);
         let is_shared = self.is_shared;
         let Some(afar) = &mut self.afar else {
@@ -126,11 +158,31 @@ impl Counter {
         } else {
             after.drawn = after.drawn.saturating_sub(due);
         }
-        // Much of it may have come back since, or be in the level that was on disk: it leaves no debt.
-        let undated = u128::from(std::mem::take(&mut drawn.undated)).saturating_mul(per);
-        let full = u128::from(flow.capacity).saturating_mul(per);
-        let most = full.saturating_sub(after.drawn);
-        after.drawn = after.drawn.saturating_add(undated.min(most));
+        after
+    }
+
+    /// The level of `now` with what was drawn elsewhere since it was last looked at.
+    pub(super) fn draw_elsewhere(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
+        let mut after = self.draw_fresh(level, flow, now);
+        let is_shared = self.is_shared;
+        let most = self.drawn_at_most(flow, now);
+        let Some(afar) = &mut self.afar else {
+            return after;
+        };
+        let drawn = &mut afar.drawn;
+        drawn.flow = Some(*flow);
+        let per = u128::from(flow.per.as_nanos().max(1));
+        let late = std::mem::take(&mut drawn.late);
+        let due = late.unsigned_abs().saturating_mul(per);
+        if late > 0 && is_shared {
+            // A cut or a restart lies between, and the refill of that time is not known here.
+            let due = drawn.pay(due, flow, LONG_AGO);
+            after.drawn = after.drawn.saturating_add(due.min(most));
+        } else if late > 0 {
+            after.drawn = after.drawn.saturating_add(due);
+        } else {
+            after.drawn = after.drawn.saturating_sub(due);
+        }
         after
     }
 
@@ -173,22 +225,6 @@ mod tests {
         // The same time of another peer's charge has nothing left beyond what was lost before it.
         assert_eq!(drawn.pay(units(8), &FLOW, at(0)), 0);
         assert_eq!(drawn.pay(units(1), &FLOW, at(0)), units(1));
-    }
-
-    #[test]
-    fn what_was_drawn_at_an_unknown_time_leaves_no_debt() {
-        let mut counter = Counter::new(1);
-        counter.is_shared = true;
-        let raise = Raise { p: 70, n: 0 };
-        counter.afar_mut().drawn.hear_undated(raise);
-        let level = Level {
-            drawn: units(4),
-            at: at(0),
-        };
-        let after = counter.draw_elsewhere(level, &FLOW, at(0));
-        assert_eq!({ after.drawn }, units(10));
-        let again = counter.draw_elsewhere(after, &FLOW, at(0));
-        assert_eq!({ again.drawn }, units(10));
     }
 
     #[test]

@@ -13,6 +13,13 @@ impl Counter {
     /// Gives units back to the charge they came from; returns how many were given. The window must still
     /// be one that the algorithm reads, else nothing is.
     pub fn give_back(&mut self, rule: &Rule, what: &GiveBack, own_start: u32) -> u64 {
+        let before = self.windows[1].own();
+        let given = self.give_back_to_charge(rule, what, own_start);
+        self.mark_before_unsent(before);
+        given
+    }
+
+    fn give_back_to_charge(&mut self, rule: &Rule, what: &GiveBack, own_start: u32) -> u64 {
         let of_all = self.is_shared;
         match &mut self.state {
             State::Aligned | State::Calendar { .. } => {
@@ -51,6 +58,13 @@ impl Counter {
 
     /// Gives back up to `units` of whatever is in use now, newest first; returns how many.
     pub fn refund(&mut self, rule: &Rule, units: u64) -> u64 {
+        let before = self.windows[1].own();
+        let given = self.refund_newest_first(rule, units);
+        self.mark_before_unsent(before);
+        given
+    }
+
+    fn refund_newest_first(&mut self, rule: &Rule, units: u64) -> u64 {
         let of_all = self.is_shared;
         match &mut self.state {
             State::Aligned | State::Calendar { .. } => {

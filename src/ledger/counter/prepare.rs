@@ -142,10 +142,11 @@ impl Counter {
             used = used.min(u128::from(flow.capacity));
         }
         self.forget_drawn_elsewhere();
-        self.state = State::Bucket(Level {
-            drawn: used.saturating_mul(u128::from(flow.per.as_nanos())),
-            at: now,
-        });
+        let mut drawn = used.saturating_mul(u128::from(flow.per.as_nanos()));
+        if self.is_shared {
+            drawn = drawn.min(self.drawn_at_most(flow, now));
+        }
+        self.state = State::Bucket(Level { drawn, at: now });
     }
 
     /// The window to decide in when `now` lies in `current`: the newest one if that began at most

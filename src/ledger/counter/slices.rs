@@ -81,7 +81,12 @@ impl Slices {
         self.0.get_mut(place)
     }
 
-    pub(super) fn hear(&mut self, id: WindowId, slot: Slot) -> Raise {
+    /// Drops what has ended as well: where nobody asks, nothing else would.
+    pub(super) fn hear(&mut self, id: WindowId, slot: Slot, now: Timestamp) -> Raise {
+        self.advance(now);
+        if Timestamp::from_nanos(id.0.saturating_neg()) <= now {
+            return Raise::default();
+        }
         self.at(id)
             .map_or_else(Raise::default, |slice| slice.merge_slot(slot))
     }

@@ -8,11 +8,11 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::domain::name::RegionName;
+use crate::domain::time::Span;
 use crate::ledger::counter::Counter;
 use crate::ledger::mesh::Mesh;
 use crate::peer::Identity;
 use crate::region::exchange::Word;
-use crate::region::exchange::tell::ROUND_EVERY;
 use crate::region::state::Region;
 use crate::replication::merge::Place;
 use crate::replication::merge::merge;
@@ -22,6 +22,11 @@ use crate::replication::wire::Frame;
 use crate::replication::wire::FrameWriter;
 use crate::replication::wire::Head;
 use crate::replication::wire::Kind;
+
+/// A limit that is in force elsewhere is in the catalogue here within this time, or not at all.
+const NEW_LIMIT_WITHIN: Span = Span::from_seconds(5);
+/// When no unknown limit was told of for so long, the next one is a new one.
+const NEW_LIMITS_FORGOTTEN: Span = Span::from_seconds(60);
 
 impl Region {
     /// Takes a frame of `from`. What is told is merged before this returns.
@@ -100,16 +105,31 @@ impl Region {
             names: &names,
             now: self.clock.now(),
             boot,
-            round_every: ROUND_EVERY,
+            version: self.view().version(),
+            round_every: self.exchange.interval,
         };
         let sight = &self.exchange.sight;
         let lives = |region: &RegionName, incarnation| sight.lives(region, incarnation, boot);
         let keep = |entry: &Entry<'_>, counter: &mut Counter, mesh: &Mesh| {
             self.keep_parts(&place, entry, counter, mesh);
         };
-        let refused = merge(&place, from, frame, lives, keep, reply)?;
-        self.exchange.refused.fetch_add(refused, Ordering::Relaxed);
-        Some(())
+        let merged = merge(&place, from, frame, lives, keep, reply);
+        self.exchange
+            .refused
+            .fetch_add(merged.refused, Ordering::Relaxed);
+        (merged.is_whole || !self.waits_for_limits_of(from, boot)).then_some(())
+    }
+
+    /// Whether a frame with a limit that the catalogue here lacks is to be told again: a new limit comes in a moment.
+    /// One that was deleted never does, and must not hold up all the rest.
+    fn waits_for_limits_of(&self, from: &RegionName, boot: Span) -> bool {
+        let mut unknown = self.exchange.unknown_limits.lock();
+        let (since, last) = unknown.entry(from.clone()).or_insert((boot, boot));
+        if boot.minus(*last) > NEW_LIMITS_FORGOTTEN {
+            *since = boot;
+        }
+        *last = boot;
+        boot.minus(*since) < NEW_LIMIT_WITHIN
     }
 
     /// A region that did not use a limit when others were cut off takes their part from what was left then, not from

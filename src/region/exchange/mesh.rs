@@ -12,7 +12,9 @@ use crate::ledger::mesh::Peer;
 use crate::telemetry::usage::TellingReading;
 
 /// A peer that was not heard for this long is cut off.
-pub const CUT_OFF_AFTER: Span = Span::from_seconds(1);
+const CUT_OFF_AFTER: Span = Span::from_seconds(1);
+/// Where rounds are rare, it is one that was not heard for so many of them.
+const CUT_OFF_ROUNDS: u64 = 10;
 
 /// What is known of one peer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,15 +35,16 @@ struct Seen {
 
 impl Seen {
     /// Whether it was heard lately, and has been told all since the later start.
-    fn is_in_touch(&self, boot: Span) -> bool {
-        let is_heard = |heard: Span| boot.minus(heard) < CUT_OFF_AFTER;
+    fn is_in_touch(&self, cut_off_after: Span, boot: Span) -> bool {
+        let is_heard = |heard: Span| boot.minus(heard) < cut_off_after;
         self.is_caught_up && self.heard.is_some_and(is_heard)
     }
 }
 
 /// What is known of all peers, by name.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Sight {
+    cut_off_after: Span,
     peers: Mutex<BTreeMap<RegionName, Seen>>,
 }
 
@@ -67,12 +70,21 @@ pub struct Standing {
 }
 
 impl Sight {
+    /// Nobody is known; regions tell each other of changes every `interval`.
+    pub fn new(interval: Span) -> Self {
+        let rounds = interval.as_nanos().saturating_mul(CUT_OFF_ROUNDS);
+        Self {
+            cut_off_after: CUT_OFF_AFTER.max(Span::from_nanos(rounds)),
+            peers: Mutex::default(),
+        }
+    }
+
     /// A frame of `region` came.
     pub fn heard(&self, region: &RegionName, boot: Span, own: &RegionName, ledger: &Ledger) {
         let mut peers = self.peers.lock();
         if let Some(seen) = peers.get_mut(region) {
             seen.heard = Some(boot);
-            publish(&peers, boot, own, ledger);
+            publish(&peers, self.cut_off_after, boot, own, ledger);
         }
     }
 
@@ -90,7 +102,7 @@ impl Sight {
             let seen = peers.entry(standing.region.clone()).or_default();
             seen.is_caught_up = standing.is_caught_up;
             seen.acked_round = standing.acked_round;
-            let is_back = seen.is_in_touch(boot);
+            let is_back = seen.is_in_touch(self.cut_off_after, boot);
             if is_back && !seen.is_back {
                 seen.behind = round;
             }
@@ -101,7 +113,7 @@ impl Sight {
             seen.frames = standing.frames;
             seen.incarnation = standing.incarnation;
         }
-        publish(&peers, boot, own, ledger);
+        publish(&peers, self.cut_off_after, boot, own, ledger);
     }
 
     /// Whether a process of a peer tells of itself: it is linked and was heard lately.
@@ -111,7 +123,7 @@ impl Sight {
             seen.incarnation == Some(incarnation)
                 && seen
                     .heard
-                    .is_some_and(|heard| boot.minus(heard) < CUT_OFF_AFTER)
+                    .is_some_and(|heard| boot.minus(heard) < self.cut_off_after)
         })
     }
 
@@ -127,17 +139,16 @@ impl Sight {
         };
         peers.iter().map(reading).collect()
     }
-
-    /// The age of the oldest report of a peer: what an answer rests on at best.
-    pub fn staleness(&self, boot: Span) -> Span {
-        let peers = self.peers.lock();
-        let heard = peers.values().map(|seen| seen.heard.unwrap_or(Span::ZERO));
-        heard.min().map_or(Span::ZERO, |heard| boot.minus(heard))
-    }
 }
 
 /// Called with the lock held, so that a later state is never overwritten by an earlier one.
-fn publish(peers: &BTreeMap<RegionName, Seen>, boot: Span, own: &RegionName, ledger: &Ledger) {
+fn publish(
+    peers: &BTreeMap<RegionName, Seen>,
+    cut_off_after: Span,
+    boot: Span,
+    own: &RegionName,
+    ledger: &Ledger,
+) {
     let mut mesh = Mesh {
         regions: u8::try_from(peers.len() + 1).unwrap_or(u8::MAX),
         order: u8::try_from(peers.range(..own.clone()).count()).unwrap_or(u8::MAX),
@@ -151,7 +162,7 @@ fn publish(peers: &BTreeMap<RegionName, Seen>, boot: Span, own: &RegionName, led
         mesh.peers.push(Peer {
             site,
             heard: seen.heard.unwrap_or(Span::ZERO),
-            is_reachable: has_merged && seen.is_in_touch(boot),
+            is_reachable: has_merged && seen.is_in_touch(cut_off_after, boot),
             acked_round: seen.acked_round,
             latency: seen.latency,
         });

@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc;
 
 use crate::domain::name::RegionName;
+use crate::domain::time::Span;
 use crate::region::exchange::mesh::Sight;
 use crate::replication::repair::Collection;
 use crate::replication::sender::SendId;
@@ -48,6 +49,8 @@ pub enum Word {
 /// What a region keeps for the exchange of counts.
 #[derive(Debug)]
 pub struct Exchange {
+    /// Between two rounds of this region, and so, if all are set up alike, of any other.
+    pub interval: Span,
     /// A counter came so near its limit that peers are to be told at once.
     pub urgent: Notify,
     /// What is known of the peers.
@@ -60,20 +63,25 @@ pub struct Exchange {
     pub refused: std::sync::atomic::AtomicU64,
     /// Counters that a comparison found to differ, since the start.
     pub repaired: std::sync::atomic::AtomicU64,
+    /// Peers that tell of limits which the catalogue here lacks: since when, and when last.
+    pub unknown_limits: parking_lot::Mutex<BTreeMap<RegionName, (Span, Span)>>,
     /// What was listed to each peer last.
     pub collections: parking_lot::Mutex<BTreeMap<RegionName, Collection>>,
 }
 
-impl Default for Exchange {
-    fn default() -> Self {
+impl Exchange {
+    /// Of a region that tells its peers of changes every `interval`.
+    pub fn new(interval: Span) -> Self {
         let (words, inbox) = mpsc::channel(WORDS_MAX);
         Self {
+            interval,
             urgent: Notify::new(),
-            sight: Sight::default(),
+            sight: Sight::new(interval),
             words,
             inbox: parking_lot::Mutex::new(Some(inbox)),
             refused: std::sync::atomic::AtomicU64::new(0),
             repaired: std::sync::atomic::AtomicU64::new(0),
+            unknown_limits: parking_lot::Mutex::default(),
             collections: parking_lot::Mutex::default(),
         }
     }

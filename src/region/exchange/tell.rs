@@ -1,6 +1,6 @@
 //! Tells peers of changed counters: the task that drives [`Replication`].
 //!
-//! A round is gathered every [`ROUND_EVERY`], and at once when a counter came near its limit; it is written once and
+//! A round is gathered every `replication.interval`, and at once when a counter came near its limit; it is written once and
 //! the same bytes go to every peer. What a peer did not acknowledge is written anew for it, as it stands then.
 
 use std::collections::BTreeMap;
@@ -29,8 +29,6 @@ use crate::replication::wire::Kind;
 pub use crate::replication::pages::EntryHead;
 pub use crate::replication::pages::put;
 
-/// Changed counters are told this often; a sign of life goes as often when nothing changed.
-pub const ROUND_EVERY: Span = Span::from_ms(100);
 /// A frame that was not acknowledged for so long is given up and told anew.
 pub const REPLY_WITHIN: Span = Span::from_seconds(5);
 /// Counters that one step of a walk through the ledger looks at, at least, where there are as many.
@@ -70,6 +68,8 @@ struct Telling {
     /// The processes that links are up to.
     linked: BTreeMap<RegionName, u64>,
     turns: Turns,
+    /// Whether changes are kept for peers: while there is one.
+    keeps: bool,
 }
 
 /// Tells peers until `stop` turns true.
@@ -85,8 +85,9 @@ pub async fn run(region: Arc<Region>, mut stop: watch::Receiver<bool>) {
         walks: BTreeMap::new(),
         linked: BTreeMap::new(),
         turns: Turns::new(),
+        keeps: false,
     };
-    let mut ticks = tokio::time::interval(ROUND_EVERY.to_std());
+    let mut ticks = tokio::time::interval(telling.region.exchange.interval.to_std());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let region = Arc::clone(&telling.region);
     let mut words = Vec::new();
@@ -137,7 +138,10 @@ impl Telling {
     /// Notes which links are up, and to whom.
     fn follow_links(&mut self) {
         let status = self.region.peer_status();
-        self.region.ledger.keep_for_peers(!status.is_empty());
+        if self.keeps == status.is_empty() {
+            self.keeps = !status.is_empty();
+            self.region.ledger.keep_for_peers(self.keeps);
+        }
         let gone: Vec<RegionName> = self
             .machine
             .peers()

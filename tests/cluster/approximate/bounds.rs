@@ -9,7 +9,6 @@ use std::time::Instant;
 use serde_json::json;
 use tokio::time::MissedTickBehavior;
 
-use crate::approximate::DELAY;
 use crate::approximate::INTERVAL;
 use crate::approximate::cluster_with;
 use crate::approximate::fixed;
@@ -88,9 +87,10 @@ async fn call(url: &str, caller: u64, seen: &Seen, is_over: &AtomicBool) {
     }
 }
 
-fn far_apart() -> Cluster {
+fn far_apart(settings: &[(&str, &str)]) -> Cluster {
     let setup = Setup {
         latency: "100ms",
+        settings,
         ..Setup::of(3).with_manual_clocks()
     };
     cluster_with(&setup, json!({ "shared": fixed(QUOTA, "60s") }))
@@ -105,12 +105,12 @@ fn wait(until: impl Fn() -> bool) {
 }
 
 /// What all regions but one can use before it hears of that.
-fn unheard(others: u64) -> u64 {
-    let unheard = INTERVAL + FAR;
+fn unheard(others: u64, interval: Duration) -> u64 {
+    let unheard = interval + FAR;
     others * RATE * u64::try_from(unheard.as_millis()).expect("short") / 1_000
 }
 
-fn stays_within_the_bound(cluster: &Cluster, regions: &[usize]) -> u64 {
+fn stays_within_the_bound(cluster: &Cluster, regions: &[usize], interval: Duration) {
     let seen = under_load(cluster, regions, |seen| {
         let all = |seen: &[Seen]| regions.iter().all(|region| asked(&seen[*region]) > 700);
         wait(|| all(seen) && sum(seen) >= QUOTA);
@@ -118,17 +118,16 @@ fn stays_within_the_bound(cluster: &Cluster, regions: &[usize]) -> u64 {
     let used: Vec<u64> = seen.iter().map(Seen::allowed).collect();
     wait_agreed(cluster, of("shared"), &used);
     let others = u64::try_from(regions.len()).expect("few") - 1;
-    let bound = QUOTA + unheard(others);
+    let bound = QUOTA + unheard(others, interval);
     let admitted = sum(&seen);
     println!(
-        "{} regions: {admitted} admitted ({used:?}); quota {QUOTA}, bound {QUOTA} + {others} x {RATE}/s x ({INTERVAL:?} + {FAR:?}) = {bound}",
+        "{} regions: {admitted} admitted ({used:?}); quota {QUOTA}, bound {QUOTA} + {others} x {RATE}/s x ({interval:?} + {FAR:?}) = {bound}",
         regions.len()
     );
     assert!(admitted >= QUOTA, "{admitted}");
     assert!(admitted <= bound, "{admitted} of at most {bound}");
     // The rule of sharing does far better than this: what is left is dealt out.
     assert!(admitted <= QUOTA + QUOTA / 100, "{admitted}");
-    admitted
 }
 
 fn asked(seen: &Seen) -> u64 {
@@ -137,17 +136,26 @@ fn asked(seen: &Seen) -> u64 {
 
 #[test]
 fn three_regions_admit_no_more_than_the_formula_says_and_two_neither() {
-    let cluster = far_apart();
-    assert!(DELAY < FAR);
-    stays_within_the_bound(&cluster, &[0, 1, 2]);
+    let cluster = far_apart(&[]);
+    stays_within_the_bound(&cluster, &[0, 1, 2], INTERVAL);
     // The next window, one region silent.
     cluster.at(60_000);
-    stays_within_the_bound(&cluster, &[0, 2]);
+    stays_within_the_bound(&cluster, &[0, 2], INTERVAL);
+}
+
+/// As the case has it: a second between rounds.
+#[test]
+fn rare_rounds_keep_to_the_formula_too() {
+    let rare = Duration::from_secs(1);
+    let cluster = far_apart(&[("replication.interval", "\"1s\"")]);
+    stays_within_the_bound(&cluster, &[0, 1, 2], rare);
+    cluster.at(60_000);
+    stays_within_the_bound(&cluster, &[0, 1], rare);
 }
 
 #[test]
 fn a_region_that_is_cut_off_under_load_adds_no_more_than_it_used_alone_and_says_so() {
-    let cluster = far_apart();
+    let cluster = far_apart(&[]);
     let alone = cluster.follower();
     let mut used_alone = 0;
     let seen = under_load(&cluster, &[0, 1, 2], |seen| {
@@ -166,14 +174,14 @@ fn a_region_that_is_cut_off_under_load_adds_no_more_than_it_used_alone_and_says_
     let admitted = sum(&seen);
     let detected = 3 * RATE * DETECTED_AFTER.as_secs();
     let (bound, tighter) = (
-        QUOTA + used_alone + unheard(2),
-        QUOTA + detected + unheard(2),
+        QUOTA + used_alone + unheard(2, INTERVAL),
+        QUOTA + detected + unheard(2, INTERVAL),
     );
     println!(
         "cut off for 10 s: {admitted} admitted ({used:?}), {used_alone} by the region alone; quota {QUOTA}, bound {QUOTA} + {used_alone} + {} = {bound}, \
          by the parts kept {QUOTA} + 3 x {RATE}/s x {DETECTED_AFTER:?} + {} = {tighter}",
-        unheard(2),
-        unheard(2)
+        unheard(2, INTERVAL),
+        unheard(2, INTERVAL)
     );
     println!("{seen:?}");
     assert!(admitted >= QUOTA, "{admitted}");

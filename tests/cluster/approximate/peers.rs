@@ -12,11 +12,14 @@ use crate::approximate::MACHINE;
 use crate::approximate::Which;
 use crate::approximate::by_region;
 use crate::approximate::cluster_with;
+use crate::approximate::cut;
 use crate::approximate::fixed;
+use crate::approximate::heal;
 use crate::approximate::let_news_pass;
 use crate::approximate::of;
 use crate::approximate::take_patiently;
 use crate::approximate::wait_agreed;
+use crate::approximate::wait_apart;
 use crate::approximate::wait_in_touch;
 use crate::approximate::with;
 use crate::group::LONG;
@@ -243,4 +246,45 @@ fn staleness_is_small_in_touch_and_grows_without_a_peer() {
     cluster[2].heal(&fault);
     wait_in_touch(&cluster);
     assert!(stale(0) <= 1_000);
+}
+
+/// What a third region heard from one that died is told on to whom it could not tell itself.
+#[test]
+fn use_of_a_dead_region_reaches_those_that_it_never_reached_itself() {
+    let mut cluster = cluster_with(
+        &Setup::of(3),
+        json!({ "far": fixed(1000, LONG), "near": fixed(10, LONG) }),
+    );
+    let dying = cluster.follower();
+    let others = cluster.others(dying);
+    let (witness, deaf) = (others[0], others[1]);
+    let faults = cut(&cluster, &[deaf], &[dying]);
+    wait_apart(&cluster, &[dying, deaf]);
+    let mut used = vec![0; 3];
+    used[dying] = 6;
+    for limit in ["far", "near"] {
+        for _ in 0..6 {
+            take_patiently(&of(limit).at(&cluster, dying), 1);
+        }
+        let heard = of(limit).at(&cluster, witness);
+        wait_until("the witness heard of it", WITHIN, || heard.used() == 6);
+    }
+    cluster.kill(dying);
+    heal(&cluster, &faults[..1]);
+    let began = Instant::now();
+    // Regions compare what they hold every half minute.
+    let compared = Duration::from_secs(70);
+    for limit in ["far", "near"] {
+        let counter = of(limit).at(&cluster, deaf);
+        wait_until("it is told on", compared, || counter.used() == 6);
+        wait_agreed(&cluster, of(limit), &used);
+    }
+    println!("told on {:?} after its death", began.elapsed());
+    // Back again without anything on its disk, it is told of its own use.
+    cluster.wipe(dying);
+    cluster.start_again(dying);
+    wait_until("it knows the limits", WITHIN, || {
+        of("near").at(&cluster, dying).look().status == 200
+    });
+    wait_agreed(&cluster, of("far"), &used);
 }

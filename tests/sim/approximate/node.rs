@@ -23,10 +23,10 @@ use highwater::ledger::check::Request;
 use highwater::ledger::counter::Counter;
 use highwater::ledger::mesh::Mesh;
 use highwater::ledger::restore::Restorer;
+use highwater::ledger::sharing::ROUND_EVERY;
 use highwater::region::exchange::mesh::Sight;
 use highwater::region::exchange::mesh::Standing;
 use highwater::region::exchange::tell::REPLY_WITHIN;
-use highwater::region::exchange::tell::ROUND_EVERY;
 use highwater::replication::merge;
 use highwater::replication::merge::Place;
 use highwater::replication::pages;
@@ -157,7 +157,7 @@ impl Node {
             catalogue: Rc::clone(catalogue),
             names: Rc::clone(names),
             latencies: delays_ms.iter().map(|ms| Span::from_ms(*ms)).collect(),
-            sight: Sight::default(),
+            sight: Sight::new(ROUND_EVERY),
             walks: BTreeMap::new(),
             links: vec![Link::default(); names.len()],
             turns: Turns::new(),
@@ -500,6 +500,8 @@ impl Node {
         let place = Place {
             ledger: &self.ledger,
             names: &self.catalogue.names,
+            // What is heard of an epoch before the catalogue tells of it is part of what goes wrong here.
+            version: u64::MAX,
             now: at.now,
             boot: at.boot,
             round_every: ROUND_EVERY,
@@ -516,9 +518,9 @@ impl Node {
                 counter.reserve(&self.catalogue.limits[limit], mesh, at.boot, at.now);
             }
         };
-        let refused = merge::merge(&place, &self.names[from], frame, lives, keep, reply)?;
-        self.refused += refused;
-        Some(())
+        let merged = merge::merge(&place, &self.names[from], frame, lives, keep, reply);
+        self.refused += merged.refused;
+        merged.is_whole.then_some(())
     }
 
     /// Lets the ledger see how it stands with the peers.
