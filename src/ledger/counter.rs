@@ -441,11 +441,10 @@ impl Counter {
             }
             (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, _) => {
                 // Its decisions rest on the level alone. What the disk keeps of a segment is never below
-                // what was drawn since, unless something was given back in it. Peers know more: a slot that
-                // began anew would be hidden by what they have of it, and theirs be drawn here once more.
+                // what was drawn since, unless something was given back in it.
                 let refilled = now.plus(standing.reset_after);
                 match flow(rule) {
-                    Some(flow) if self.windows[0].own().1 > 0 || self.is_shared => {
+                    Some(flow) if self.windows[0].own().1 > 0 => {
                         refilled.max(start.plus(prepare::segment_length(&flow)))
                     }
                     _ => refilled,
