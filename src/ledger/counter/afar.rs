@@ -380,11 +380,12 @@ impl Counter {
             if id < self.windows[1].id {
                 return None;
             }
-            self.windows[1] = WindowUse::new(id);
+            self.windows[1] = self.take_ahead(id).unwrap_or(WindowUse::new(id));
             return self.windows.get_mut(1);
         }
         if !self.is_entered {
-            self.windows[1] = std::mem::replace(&mut self.windows[0], WindowUse::new(id));
+            let heard_before = self.take_ahead(id).unwrap_or(WindowUse::new(id));
+            self.windows[1] = std::mem::replace(&mut self.windows[0], heard_before);
             return self.windows.get_mut(0);
         }
         let come = self.name_of(now);

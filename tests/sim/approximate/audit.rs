@@ -302,9 +302,13 @@ impl Audit {
             *verified += 1;
             let id = &slot.id;
             let counter = there.counters.get(&(id.0.clone(), id.1.clone()));
+            // What can change no decision any more goes, and another counter of that name may have come since. So does
+            // one of a newer epoch, after which a late word may make the old one anew.
             let is_over = is_over(&id.0, id.3, now)
+                || slot.dead_at.plus(GRACE) <= now
+                || id.2 < node.epoch_of(&id.0).max(peer.epoch_of(&id.0))
                 || match counter {
-                    None => slot.dead_at.plus(GRACE) <= now,
+                    None => false,
                     Some((epoch, windows, _)) => {
                         let newer = windows.iter().filter(|window| **window > id.3);
                         let is_known = windows.contains(&id.3);

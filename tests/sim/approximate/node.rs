@@ -572,6 +572,12 @@ impl Node {
         self.names.len()
     }
 
+    /// The epoch of a limit by the catalogue that this process has.
+    pub fn epoch_of(&self, limit: &str) -> u64 {
+        let id = self.catalogue.names.get(limit);
+        id.map_or(0, |id| self.epochs[id.0 as usize])
+    }
+
     pub fn name_of(&self, peer: usize) -> &RegionName {
         &self.names[peer]
     }
