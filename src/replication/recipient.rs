@@ -7,9 +7,9 @@
 //! acknowledged round is the one before the oldest debt, or the newest round when there is none; so it never
 //! exceeds what was merged, whatever is lost, repeated or late:
 //!
-//! - A flight holds its debts until its own end is known. A reply frees them. It also frees debts of the same
-//!   counters in the backlog, as far as these are for rounds that its content covers: counts are absolute. It
-//!   frees nothing in other flights.
+//! - A flight holds its debts until its own end is known. A reply frees them. That to a counter written whole, of
+//!   the backlog or a walk, also frees its debts in the backlog, as far as these are for rounds that its content covers:
+//!   counts are absolute. A round tells only what changed in it, and frees no other. Nothing is freed in other flights.
 //! - A failure, and the loss of the link, turn flights into backlog. A reply that comes after that is for a
 //!   flight that is no more and frees nothing, though the peer may well have merged it: too little is
 //!   claimed, and the counter is told again.
@@ -290,7 +290,8 @@ impl Recipient {
         self.failures = 0;
         self.paused_until = Span::ZERO;
         match load {
-            Load::Round(refs, round) => self.backlog.settle(refs.iter().copied(), round),
+            // A round tells what changed in it, which need not be what an earlier one told: no debt is paid by it.
+            Load::Round(..) => {}
             Load::Backlog(debts, round) => self
                 .backlog
                 .settle(debts.into_iter().map(|(place, _)| place), round),
