@@ -80,12 +80,6 @@ impl ActorTable {
     pub fn get(&self, id: ActorId) -> Option<&Actor> {
         self.actors.get(id.0 as usize)
     }
-
-    /// Whether `id` is a process of this region, now or before.
-    pub fn is_home(&self, id: ActorId) -> bool {
-        self.get(id)
-            .is_some_and(|actor| actor.region == self.own_actor().region)
-    }
 }
 
 /// Processes of other regions at most whose slots are told apart; names beyond are refused.

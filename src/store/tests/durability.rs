@@ -336,7 +336,8 @@ async fn every_start_is_a_new_actor_with_a_higher_start() {
         );
         for (id, actor) in &known {
             assert_eq!(opened.actors.get(*id), Some(actor));
-            assert!(opened.actors.is_home(*id));
+            let actor = opened.actors.get(*id).expect("a known process");
+            assert_eq!(actor.region, opened.actors.own_actor().region);
         }
         if start % 2 == 0 {
             opened.store.close().await.expect("a close");
