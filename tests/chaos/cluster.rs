@@ -261,9 +261,14 @@ impl Region {
         self.child.lock().await.is_some()
     }
 
+    /// The process's id, while it runs.
+    pub async fn pid(&self) -> Option<u32> {
+        self.child.lock().await.as_ref().map(Child::id)
+    }
+
     async fn signal(&self, signal: Signal) {
-        if let Some(child) = &*self.child.lock().await {
-            let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = self.pid().await {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             rustix::process::kill_process(pid.expect("a process id"), signal)
                 .expect("the child is ours");
         }
