@@ -11,6 +11,9 @@ use crate::region::state::Region;
 
 /// The preferred region must have been up and caught up for so many surveys before it is handed the lead.
 const PREFERRED_SURVEYS: u32 = 10;
+/// A leader hands over when its clock was far from the others' in so many surveys running: one that a time daemon
+/// steps on all machines within a second or two is no reason, and log time does not follow steps anyhow.
+const OFF_SURVEYS: u32 = 3;
 /// After a hand-over the leader waits for so many surveys before it tries another.
 const TRANSFER_PAUSE_SURVEYS: u32 = 60;
 
@@ -23,6 +26,7 @@ impl Region {
         let mut ticks = tokio::time::interval(SURVEY_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut preferred_for = 0;
+        let mut off_for = 0;
         let mut pause = 0_u32;
         loop {
             ticks.tick().await;
@@ -33,8 +37,10 @@ impl Region {
             let off = self.survey();
             if !consensus.leadership().borrow().is_ready {
                 preferred_for = 0;
+                off_for = 0;
                 continue;
             }
+            off_for = off.map_or(0, |_| off_for + 1);
             self.tell_progress(consensus);
             self.take_back(consensus, peers).await;
             pause = pause.saturating_sub(1);
@@ -43,7 +49,7 @@ impl Region {
             }
             let preferred = self.replica.core().machine.preference().cloned();
             let preferred = preferred.filter(|region| *region != self.name);
-            let target = if let Some(off) = off {
+            let target = if let Some(off) = off.filter(|_| off_for >= OFF_SURVEYS) {
                 tracing::warn!(
                     off_ms = off.as_ms_ceil(),
                     "this region's clock is far from the others': handing the lead over"
