@@ -233,6 +233,51 @@ fn slices_that_ended_make_room_though_nobody_asks() {
 }
 
 #[test]
+fn leases_that_an_earlier_process_told_of_are_not_told_twice() {
+    let ledger = of_two_regions();
+    let desk = shared(concurrency(10));
+    // One of these came back from disk, and nobody has told yet that the process before had told of it.
+    assert!(desk.hold(&ledger, ms(0), 4, 1, ms(60_000)).is_some());
+    let told = gathered(&ledger);
+    let [(slice, 4, 0)] = told[..] else {
+        panic!("one slice: {told:?}");
+    };
+    let before = Actor {
+        incarnation: 1,
+        ..ledger.actors().own_actor().clone()
+    };
+    let (actor, site) = ledger.number(&before).expect("room");
+    let news = News {
+        limit: desk.id,
+        tenant: &desk.tenant,
+        key: &desk.key,
+        epoch: desk.epoch,
+        dead_at: ms(70_000),
+        since: LONG_AGO,
+    };
+    let slot = Slot {
+        actor,
+        p: 3,
+        n: 0,
+        site,
+    };
+    let handed_back = Told {
+        window: slice,
+        slot,
+        speaks: false,
+    };
+    ledger.hear(
+        &news,
+        ms(1_000),
+        std::iter::once(handed_back),
+        |_| (),
+        |_| (),
+    );
+    assert_eq!(gathered(&ledger), [(slice, 4, 3)]);
+    assert_eq!(desk.look(&ledger, ms(1_001)).standing.used, 4);
+}
+
+#[test]
 fn who_is_refused_a_share_of_what_is_held_is_told_to_wait() {
     let ledger = of_two_regions();
     let mut desk = shared(concurrency(10));

@@ -188,7 +188,11 @@ impl Counter {
     /// itself is not asked for. Says what was news.
     pub fn hear(&mut self, id: WindowId, slot: Slot, since: Timestamp, now: Timestamp) -> Raise {
         if is_slice(id) {
-            return self.afar_mut().slices.hear(id, slot, now);
+            let raise = self.afar_mut().slices.hear(id, slot, now);
+            if slot.site == Site::HOME && !raise.is_zero() {
+                self.tell_leases_anew();
+            }
+            return raise;
         }
         let Some(window) = self.window_heard_of(id, now) else {
             return Raise::default();

@@ -30,7 +30,11 @@ const SLICES_MAX: usize = 4_096;
 
 /// The slices of one counter that have not ended, the earliest first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slices(Vec<WindowUse>);
+pub(super) struct Slices {
+    kept: Vec<WindowUse>,
+    /// The limit's, when the own slots followed the leases last.
+    ttl: Option<Span>,
+}
 
 /// Whether a window's name is that of a slice.
 pub(super) const fn is_slice(id: WindowId) -> bool {
@@ -58,27 +62,27 @@ fn held_by(slice: &WindowUse, site: Site) -> i128 {
 
 impl Slices {
     pub(super) fn iter(&self) -> impl Iterator<Item = &WindowUse> {
-        self.0.iter()
+        self.kept.iter()
     }
 
     /// Drops the slices that have ended.
     fn advance(&mut self, now: Timestamp) {
-        let live = self.0.partition_point(|slice| end(slice) <= now);
-        self.0.drain(..live);
+        let live = self.kept.partition_point(|slice| end(slice) <= now);
+        self.kept.drain(..live);
     }
 
     fn at(&mut self, id: WindowId) -> Option<&mut WindowUse> {
         // The earliest end first: names are the negatives.
-        let place = self.0.binary_search_by(|slice| id.cmp(&slice.id));
+        let place = self.kept.binary_search_by(|slice| id.cmp(&slice.id));
         let place = match place {
             Ok(place) => place,
-            Err(_) if self.0.len() >= SLICES_MAX => return None,
+            Err(_) if self.kept.len() >= SLICES_MAX => return None,
             Err(place) => {
-                self.0.insert(place, WindowUse::new(id));
+                self.kept.insert(place, WindowUse::new(id));
                 place
             }
         };
-        self.0.get_mut(place)
+        self.kept.get_mut(place)
     }
 
     /// Drops what has ended as well: where nobody asks, nothing else would.
@@ -93,7 +97,7 @@ impl Slices {
 
     /// Units that another region holds.
     fn of(&self, site: Site) -> u64 {
-        self.0
+        self.kept
             .iter()
             .map(|slice| slice.of(site))
             .fold(0, u64::saturating_add)
@@ -101,7 +105,7 @@ impl Slices {
 
     /// The regions that hold something, with how much.
     fn by_site(&self) -> Vec<(Site, u64)> {
-        let slots = self.0.iter().flat_map(WindowUse::others);
+        let slots = self.kept.iter().flat_map(WindowUse::others);
         let mut sites: Vec<Site> = slots.map(|slot| slot.site).collect();
         sites.sort_unstable();
         sites.dedup();
@@ -116,17 +120,18 @@ impl Slices {
 
     fn first_end_elsewhere(&self) -> Option<Timestamp> {
         let busy = |slice: &&WindowUse| slice.others().iter().any(|slot| slot.site != Site::HOME);
-        self.0.iter().find(busy).map(end)
+        self.kept.iter().find(busy).map(end)
     }
 
     fn last_end(&self) -> Option<Timestamp> {
-        self.0.last().map(end)
+        self.kept.last().map(end)
     }
 
     /// Lets the own slots say what the leases say.
     fn follow(&mut self, leases: &Leases, ttl: Span) {
+        self.ttl = Some(ttl);
         let mut wanted: std::collections::BTreeMap<WindowId, i128> =
-            self.0.iter().map(|slice| (slice.id, 0)).collect();
+            self.kept.iter().map(|slice| (slice.id, 0)).collect();
         for (expires_at, units) in leases.ends() {
             *wanted.entry(slice_of(ttl, expires_at)).or_default() += i128::from(units);
         }
@@ -166,6 +171,18 @@ impl Counter {
         if self.is_shared {
             let afar = self.afar.get_or_insert_default();
             afar.slices.follow(leases, *ttl);
+        }
+    }
+
+    /// A peer handed back what an earlier process of this region held: leases that came back from disk were told as
+    /// this process's until then, and would be counted twice.
+    pub(super) fn tell_leases_anew(&mut self) {
+        if let State::Leases(leases) = &self.state
+            && self.is_shared
+            && let Some(afar) = &mut self.afar
+            && let Some(ttl) = afar.slices.ttl
+        {
+            afar.slices.follow(leases, ttl);
         }
     }
 
