@@ -6,6 +6,7 @@
 mod bounds;
 mod change;
 mod kinds;
+mod leases;
 mod mixed;
 mod partition;
 mod peers;
