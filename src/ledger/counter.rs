@@ -406,9 +406,12 @@ impl Counter {
         }
     }
 
-    /// Counts `cost` units as use without drawing them: what a bucket would have refused.
+    /// Counts `cost` units as use without drawing them: what a bucket would have refused. Not so where it is shared:
+    /// peers draw all that is counted here.
     pub fn count(&mut self, cost: u64) -> Mark {
-        self.windows[0].charge(cost);
+        if !self.is_shared {
+            self.windows[0].charge(cost);
+        }
         Mark {
             window: self.windows[0].id,
             entry: NOT_DRAWN,
@@ -441,10 +444,11 @@ impl Counter {
             }
             (Rule::TokenBucket { .. } | Rule::LeakyBucket { .. }, _) => {
                 // Its decisions rest on the level alone. What the disk keeps of a segment is never below
-                // what was drawn since, unless something was given back in it.
+                // what was drawn since, unless something was given back in it. Peers take the end of its life for
+                // the time to refill: for them it is kept apart from that.
                 let refilled = now.plus(standing.reset_after);
                 match flow(rule) {
-                    Some(flow) if self.windows[0].own().1 > 0 => {
+                    Some(flow) if self.windows[0].own().1 > 0 && self.afar.is_none() => {
                         refilled.max(start.plus(prepare::segment_length(&flow)))
                     }
                     _ => refilled,

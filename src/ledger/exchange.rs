@@ -242,6 +242,7 @@ impl Ledger {
         if heard == Heard::Kept {
             counter.live_until(news.dead_at);
         }
+        counter.draw_heard(now, news.dead_at);
         then(counter);
         if is_orphan {
             shard.mark_all_unsent(place);

@@ -413,3 +413,77 @@ fn what_a_peer_draws_while_nobody_asks_comes_back_meanwhile() {
     let left = desk.look(&ledger, after(200_000)).standing.remaining;
     assert!((89..=91).contains(&left), "{left}");
 }
+
+/// When the counter of `desk` is dead, as peers are told.
+fn dead_at(ledger: &Ledger, desk: &Desk) -> Timestamp {
+    let mut found = None;
+    for shard in 0..ledger.shards() {
+        ledger.visit(shard, |_, name, counter| {
+            if name.key() == desk.key {
+                found = Some(counter.dead_at);
+            }
+        });
+    }
+    found.expect("it was asked")
+}
+
+/// A bucket in which something was given back was told to live until its segment ended, and a peer that had been cut
+/// off took all that was counted in the segment for drawn: 153 units of a bucket of 32.
+#[test]
+fn a_bucket_in_which_something_was_given_back_is_full_again_no_later() {
+    let ledger = of_two_regions();
+    let desk = shared(bucket(10, 10, seconds(12)));
+    let segment = Window::aligned(ms(0), Span::from_nanos(1 << 35)).end;
+    let now = segment.plus(Span::from_seconds(1));
+    let receipt = desk.hold(&ledger, now, 4, 1, now.plus(seconds(9)));
+    let receipt = receipt.expect("it is full");
+    assert_eq!(desk.give_back(&ledger, now, &receipt, 1, 1), 1);
+    assert_eq!(dead_at(&ledger, &desk), now.plus(Span::from_ms(3_600)));
+    // The slot stays as long as its segment, or it would begin again below what peers know.
+    ledger.sweep(now.plus(seconds(25)), ALL_CELLS);
+    assert!(desk.passes(&ledger, now.plus(seconds(25)), 1));
+    assert_eq!(gathered(&ledger), [(window(segment), 5, 1)]);
+}
+
+/// Of what was drawn long ago as much was taken to be drawn still as the longest debt that anybody had told of allowed,
+/// this region's own too.
+#[test]
+fn what_was_drawn_long_ago_is_bounded_by_the_word_of_who_tells_it() {
+    let ledger = of_two_regions();
+    let desk = shared(bucket(100, 100, seconds(100)));
+    let segment = Window::aligned(ms(0), Span::from_nanos(1 << 38)).id;
+    assert!(desk.passes(&ledger, ms(1_000), 40));
+    let lives = (ms(6_000), LONG_AGO);
+    tells(&ledger, &desk, ms(1_000), lives, (segment, 900));
+    assert_eq!(desk.look(&ledger, ms(1_000)).standing.remaining, 55);
+}
+
+/// A bucket in debt to several regions was over when the longest debt that one of them knew of was, and began full.
+#[test]
+fn a_bucket_lives_until_all_that_others_drew_has_come_back() {
+    let ledger = of_two_regions();
+    let desk = shared(bucket(100, 100, seconds(100)));
+    let segment = Window::aligned(ms(0), Span::from_nanos(1 << 38)).id;
+    assert!(desk.passes(&ledger, ms(1_000), 100));
+    // It knows of none of these.
+    let lives = (ms(101_000), ms(990));
+    tells(&ledger, &desk, ms(1_000), lives, (segment, 100));
+    assert_eq!(dead_at(&ledger, &desk), ms(201_000));
+    ledger.sweep(ms(121_000), ALL_CELLS);
+    assert_eq!(desk.look(&ledger, ms(121_000)).standing.remaining, 20);
+}
+
+/// Peers drew what a bucket had let pass without drawing it, and got into debts without end.
+#[test]
+fn peers_are_told_of_nothing_that_a_bucket_did_not_draw() {
+    let ledger = of_two_regions();
+    let mut desk = shared(bucket(10, 10, seconds(1)));
+    desk.limit.enforce = false;
+    for _ in 0..60 {
+        assert!(desk.passes(&ledger, ms(0), 1));
+    }
+    let receipt = desk.hold(&ledger, ms(0), 1, 1, ms(9_000)).expect("shadow");
+    assert_eq!(desk.give_back(&ledger, ms(0), &receipt, 1, 1), 1);
+    let segment = Window::aligned(ms(0), Span::from_nanos(1 << 31)).id;
+    assert_eq!(gathered(&ledger), [(segment, 10, 0)]);
+}

@@ -201,7 +201,6 @@ impl Counter {
         let counts = self.is_shared || slot.site == Site::HOME;
         if counts && !raise.is_zero() && matches!(self.state, State::Bucket(_)) {
             self.afar_mut().drawn.hear(raise, since);
-            self.draw_heard(now);
         }
         raise
     }

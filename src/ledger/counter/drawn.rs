@@ -124,13 +124,20 @@ impl Counter {
     }
 
     /// Takes what was just heard of from the level: were it taken when the bucket is asked again, the refill of the
-    /// time between would be lost to it.
-    pub(super) fn draw_heard(&mut self, now: Timestamp) {
-        let flow = self.afar.as_ref().and_then(|afar| afar.drawn.flow);
-        if let Some(flow) = flow
+    /// time between would be lost to it. By what its teller knows the bucket is full again at `dead_at`.
+    pub(in crate::ledger) fn draw_heard(&mut self, now: Timestamp, dead_at: Timestamp) {
+        let drawn = self.afar.as_ref().map(|afar| &afar.drawn);
+        let drawn = drawn.filter(|drawn| drawn.since.is_some() || drawn.late != 0);
+        if let Some(flow) = drawn.and_then(|drawn| drawn.flow)
             && let State::Bucket(level) = self.state
         {
-            self.state = State::Bucket(self.draw_fresh(level, &flow, now));
+            let left = u128::from(dead_at.since(now).as_nanos());
+            let most = left.saturating_mul(u128::from(flow.rate.max(1)));
+            let after = self.draw_fresh(level, &flow, now);
+            let after = self.draw_late(after, &flow, most);
+            self.state = State::Bucket(after);
+            // It is not over before what others drew has come back as well.
+            self.dead_at = self.dead_at.max(after.at.plus(after.wait(&flow)));
         }
     }
 
@@ -161,29 +168,41 @@ impl Counter {
         after
     }
 
-    /// The level of `now` with what was drawn elsewhere since it was last looked at.
-    pub(super) fn draw_elsewhere(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
-        let mut after = self.draw_fresh(level, flow, now);
+    /// Takes from a level of now what was drawn at a time that nobody knows: of it there are `most` units times
+    /// nanoseconds that have not come back by now.
+    fn draw_late(&mut self, mut level: Level, flow: &Flow, most: u128) -> Level {
         let is_shared = self.is_shared;
-        let most = self.drawn_at_most(flow, now);
         let Some(afar) = &mut self.afar else {
-            return after;
+            return level;
         };
         let drawn = &mut afar.drawn;
-        drawn.flow = Some(*flow);
         let per = u128::from(flow.per.as_nanos().max(1));
         let late = std::mem::take(&mut drawn.late);
         let due = late.unsigned_abs().saturating_mul(per);
         if late > 0 && is_shared {
             // A cut or a restart lies between, and the refill of that time is not known here.
             let due = drawn.pay(due, flow, LONG_AGO);
-            after.drawn = after.drawn.saturating_add(due.min(most));
+            level.drawn = level.drawn.saturating_add(due.min(most));
         } else if late > 0 {
-            after.drawn = after.drawn.saturating_add(due);
+            level.drawn = level.drawn.saturating_add(due);
         } else {
-            after.drawn = after.drawn.saturating_sub(due);
+            level.drawn = level.drawn.saturating_sub(due);
         }
-        after
+        level
+    }
+
+    /// The level of `now` with what was drawn elsewhere since it was last looked at.
+    pub(super) fn draw_elsewhere(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
+        let after = self.draw_fresh(level, flow, now);
+        let Some(afar) = &mut self.afar else {
+            return after;
+        };
+        afar.drawn.flow = Some(*flow);
+        if afar.drawn.late == 0 {
+            return after;
+        }
+        let most = self.drawn_at_most(flow, now);
+        self.draw_late(after, flow, most)
     }
 
     /// What was drawn elsewhere is in the level already.

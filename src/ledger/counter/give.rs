@@ -39,7 +39,10 @@ impl Counter {
                 // What was drawn before the last two segments began has come back by itself.
                 let remembered = self.windows.iter().any(|w| w.id == what.window);
                 let units = if remembered { what.units } else { 0 };
-                if what.entry.count == NOT_DRAWN {
+                if what.entry.count == NOT_DRAWN && of_all {
+                    // Nor was it counted.
+                    units
+                } else if what.entry.count == NOT_DRAWN {
                     give_to(&mut self.windows, Some(what.window), units, of_all)
                 } else {
                     let given = flow(rule).map_or(0, |flow| level.put_back(&flow, units));
