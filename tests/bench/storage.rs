@@ -13,7 +13,7 @@ use crate::ledger;
 const KEYS: f64 = 1_000_000.0;
 
 /// Resident memory of this process in bytes.
-fn resident() -> f64 {
+pub fn resident() -> f64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: f64 = text
         .split(' ')

@@ -37,6 +37,19 @@ const AHEAD_MAX: usize = 3;
 /// What other regions make necessary.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Afar {
+    /// How this region shares the limit with the others.
+    sharing: Option<Sharing>,
+    /// When peers were last told of this counter, by boot time.
+    told_at: Span,
+    /// A window has ended since this was last taken: what it admitted beyond its quota, and the quota.
+    ended: Option<(u64, u64)>,
+    /// Apart, so that the many counters of windows do not pay for it in memory.
+    seldom: Option<Box<Seldom>>,
+}
+
+/// What only buckets, concurrency limits, and windows that a peer is ahead in make necessary.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seldom {
     /// Windows that peers have entered and this region has not.
     ahead: SmallVec<[WindowUse; 1]>,
     /// What was drawn from a bucket elsewhere.
@@ -45,12 +58,6 @@ pub(super) struct Afar {
     pub(super) slices: Slices,
     /// Until then the own slot of a bucket's segment is in the minds of peers and must not begin anew below that.
     kept_until: Timestamp,
-    /// How this region shares the limit with the others.
-    sharing: Option<Sharing>,
-    /// When peers were last told of this counter, by boot time.
-    told_at: Span,
-    /// A window has ended since this was last taken: what it admitted beyond its quota, and the quota.
-    ended: Option<(u64, u64)>,
 }
 
 /// Refused demand is told this often.
@@ -107,9 +114,28 @@ pub enum Told {
     Current,
 }
 
+impl Afar {
+    pub(super) fn seldom_or_new(&mut self) -> &mut Seldom {
+        self.seldom.get_or_insert_default()
+    }
+}
+
 impl Counter {
-    pub(super) fn afar_mut(&mut self) -> &mut Afar {
+    fn afar_mut(&mut self) -> &mut Afar {
         self.afar.get_or_insert_default()
+    }
+
+    pub(super) fn seldom(&self) -> Option<&Seldom> {
+        self.afar.as_ref()?.seldom.as_deref()
+    }
+
+    /// As far as there is any yet.
+    pub(super) fn seldom_mut(&mut self) -> Option<&mut Seldom> {
+        self.afar.as_mut()?.seldom.as_deref_mut()
+    }
+
+    pub(super) fn seldom_or_new(&mut self) -> &mut Seldom {
+        self.afar_mut().seldom_or_new()
     }
 
     /// Own changes since the last call to [`Counter::take_unsent`] are marked from now on; returns whether this is
@@ -160,9 +186,10 @@ impl Counter {
         };
         let windows = self.windows.iter().enumerate();
         let windows = windows.filter(|(place, _)| wanted(*place));
-        let ahead = self.afar.iter().flat_map(|afar| &afar.ahead);
+        let seldom = self.seldom();
+        let ahead = seldom.into_iter().flat_map(|seldom| &seldom.ahead);
         let ahead = ahead.filter(|_| matches!(told, Told::Everything | Told::Current));
-        let slices = self.afar.iter().flat_map(|afar| afar.slices.iter());
+        let slices = seldom.into_iter().flat_map(|seldom| seldom.slices.iter());
         let windows = windows.map(|(_, window)| window).chain(ahead);
         for window in windows.chain(slices) {
             slots.clear();
@@ -188,7 +215,7 @@ impl Counter {
     /// itself is not asked for. Says what was news.
     pub fn hear(&mut self, id: WindowId, slot: Slot, since: Timestamp, now: Timestamp) -> Raise {
         if is_slice(id) {
-            let raise = self.afar_mut().slices.hear(id, slot, now);
+            let raise = self.seldom_or_new().slices.hear(id, slot, now);
             if slot.site == Site::HOME && !raise.is_zero() {
                 self.tell_leases_anew();
             }
@@ -200,7 +227,7 @@ impl Counter {
         let raise = window.merge_slot(slot);
         let counts = self.is_shared || slot.site == Site::HOME;
         if counts && !raise.is_zero() && matches!(self.state, State::Bucket(_)) {
-            self.afar_mut().drawn.hear(raise, since);
+            self.seldom_or_new().drawn.hear(raise, since);
         }
         raise
     }
@@ -348,23 +375,25 @@ impl Counter {
 
     /// From here on it may be forgotten.
     pub fn ends_at(&self) -> Timestamp {
-        let kept_until = self.afar.as_ref().map(|afar| afar.kept_until);
+        let kept_until = self.seldom().map(|seldom| seldom.kept_until);
         self.dead_at.max(kept_until.unwrap_or(Timestamp::EPOCH))
     }
 
     /// Keeps what is kept for other regions alive: `before` was the end of this counter's life by then.
     pub(super) fn note_life_afar(&mut self, rule: &Rule, before: Timestamp) {
-        let Some(afar) = &mut self.afar else {
+        if self.afar.is_none() {
             return;
-        };
-        if !afar.ahead.is_empty() {
+        }
+        if self.seldom().is_some_and(|seldom| !seldom.ahead.is_empty()) {
             self.dead_at = self.dead_at.max(before);
         }
         if let Some(flow) = flow(rule) {
-            afar.drawn.keep_flow(flow);
-            if self.windows[0].own() != (0, 0) {
-                let start = Timestamp::from_nanos(self.windows[0].id.0);
-                afar.kept_until = start.plus(segment_length(&flow));
+            let newest = &self.windows[0];
+            let told = (newest.own() != (0, 0)).then_some(Timestamp::from_nanos(newest.id.0));
+            let seldom = self.seldom_or_new();
+            seldom.drawn.keep_flow(flow);
+            if let Some(start) = told {
+                seldom.kept_until = start.plus(segment_length(&flow));
             }
         }
     }
@@ -392,7 +421,7 @@ impl Counter {
             return self.windows.get_mut(0);
         }
         let come = self.name_of(now);
-        let ahead = &mut self.afar_mut().ahead;
+        let ahead = &mut self.seldom_or_new().ahead;
         match ahead.iter().position(|window| window.id == id) {
             Some(place) => ahead.get_mut(place),
             None => {
@@ -437,7 +466,7 @@ impl Counter {
             if self.windows[place].id > id {
                 let later =
                     std::mem::replace(&mut self.windows[place], WindowUse::new(WindowId(i64::MIN)));
-                let ahead = &mut self.afar_mut().ahead;
+                let ahead = &mut self.seldom_or_new().ahead;
                 if ahead.len() < AHEAD_MAX {
                     ahead.push(later);
                 }
@@ -447,7 +476,7 @@ impl Counter {
 
     /// Takes out a window that was kept aside.
     pub(super) fn take_ahead(&mut self, id: WindowId) -> Option<WindowUse> {
-        let ahead = &mut self.afar.as_mut()?.ahead;
+        let ahead = &mut self.seldom_mut()?.ahead;
         let place = ahead.iter().position(|window| window.id == id)?;
         Some(ahead.swap_remove(place))
     }
@@ -473,11 +502,24 @@ impl Counter {
         self.unsent = self.unsent.moved_on();
         let newest = self.windows[0].id;
         let own = self.windows[0].home();
-        if let Some(afar) = &mut self.afar {
-            afar.ahead.retain(|window| window.id > newest);
-            if let Some(sharing) = &mut afar.sharing {
-                sharing.enter(own);
-            }
+        if let Some(seldom) = self.seldom_mut() {
+            seldom.ahead.retain(|window| window.id > newest);
         }
+        if let Some(afar) = &mut self.afar
+            && let Some(sharing) = &mut afar.sharing
+        {
+            sharing.enter(own);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every key of an approximate limit has one in each region.
+    #[test]
+    fn what_other_regions_make_necessary_is_small() {
+        assert!(size_of::<Afar>() <= 160, "{}", size_of::<Afar>());
     }
 }

@@ -126,7 +126,7 @@ impl Counter {
     /// Takes what was just heard of from the level: were it taken when the bucket is asked again, the refill of the
     /// time between would be lost to it. By what its teller knows the bucket is full again at `dead_at`.
     pub(in crate::ledger) fn draw_heard(&mut self, now: Timestamp, dead_at: Timestamp) {
-        let drawn = self.afar.as_ref().map(|afar| &afar.drawn);
+        let drawn = self.seldom().map(|seldom| &seldom.drawn);
         let drawn = drawn.filter(|drawn| drawn.since.is_some() || drawn.late != 0);
         if let Some(flow) = drawn.and_then(|drawn| drawn.flow)
             && let State::Bucket(level) = self.state
@@ -144,10 +144,10 @@ impl Counter {
     fn draw_fresh(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
         let mut after = level.at(flow, now);
         let is_shared = self.is_shared;
-        let Some(afar) = &mut self.afar else {
+        let Some(seldom) = self.seldom_mut() else {
             return after;
         };
-        let drawn = &mut afar.drawn;
+        let drawn = &mut seldom.drawn;
         if is_shared {
             drawn.note_lost(&level, flow, now);
         }
@@ -172,10 +172,10 @@ impl Counter {
     /// nanoseconds that have not come back by now.
     fn draw_late(&mut self, mut level: Level, flow: &Flow, most: u128) -> Level {
         let is_shared = self.is_shared;
-        let Some(afar) = &mut self.afar else {
+        let Some(seldom) = self.seldom_mut() else {
             return level;
         };
-        let drawn = &mut afar.drawn;
+        let drawn = &mut seldom.drawn;
         let per = u128::from(flow.per.as_nanos().max(1));
         let late = std::mem::take(&mut drawn.late);
         let due = late.unsigned_abs().saturating_mul(per);
@@ -194,11 +194,11 @@ impl Counter {
     /// The level of `now` with what was drawn elsewhere since it was last looked at.
     pub(super) fn draw_elsewhere(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
         let after = self.draw_fresh(level, flow, now);
-        let Some(afar) = &mut self.afar else {
+        let Some(seldom) = self.seldom_mut() else {
             return after;
         };
-        afar.drawn.flow = Some(*flow);
-        if afar.drawn.late == 0 {
+        seldom.drawn.flow = Some(*flow);
+        if seldom.drawn.late == 0 {
             return after;
         }
         let most = self.drawn_at_most(flow, now);
@@ -207,8 +207,8 @@ impl Counter {
 
     /// What was drawn elsewhere is in the level already.
     pub(super) fn forget_drawn_elsewhere(&mut self) {
-        if let Some(afar) = &mut self.afar {
-            afar.drawn.forget();
+        if let Some(seldom) = self.seldom_mut() {
+            seldom.drawn.forget();
         }
     }
 }

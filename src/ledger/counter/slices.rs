@@ -155,8 +155,8 @@ impl Slices {
 impl Counter {
     /// Brings the slices of a shared concurrency limit to `now`.
     pub(super) fn prepare_slices(&mut self, now: Timestamp) {
-        if let Some(afar) = &mut self.afar {
-            afar.slices.advance(now);
+        if let Some(seldom) = self.seldom_mut() {
+            seldom.slices.advance(now);
         }
     }
 
@@ -170,7 +170,7 @@ impl Counter {
         };
         if self.is_shared {
             let afar = self.afar.get_or_insert_default();
-            afar.slices.follow(leases, *ttl);
+            afar.seldom_or_new().slices.follow(leases, *ttl);
         }
     }
 
@@ -180,24 +180,24 @@ impl Counter {
         if let State::Leases(leases) = &self.state
             && self.is_shared
             && let Some(afar) = &mut self.afar
-            && let Some(ttl) = afar.slices.ttl
+            && let Some(ttl) = afar.seldom_or_new().slices.ttl
         {
-            afar.slices.follow(leases, ttl);
+            afar.seldom_or_new().slices.follow(leases, ttl);
         }
     }
 
     /// Units that other regions hold.
     fn held_elsewhere(&self) -> u64 {
-        match &self.afar {
-            Some(afar) if self.is_shared => afar.slices.held_elsewhere(),
+        match self.seldom() {
+            Some(seldom) if self.is_shared => seldom.slices.held_elsewhere(),
             _ => 0,
         }
     }
 
     /// When the last hold anywhere ends, as far as it is known here.
     pub(super) fn last_lease_end(&self, leases: &Leases) -> Option<Timestamp> {
-        let afar = self.afar.as_ref().filter(|_| self.is_shared);
-        let elsewhere = afar.and_then(|afar| afar.slices.last_end());
+        let seldom = self.seldom().filter(|_| self.is_shared);
+        let elsewhere = seldom.and_then(|seldom| seldom.slices.last_end());
         leases.last_end().max(elsewhere)
     }
 
@@ -214,8 +214,8 @@ impl Counter {
             let quota = if asked > quota { quota } else { left };
             return leases.admission(quota, asked, now);
         }
-        let elsewhere = self.afar.as_ref();
-        let first = elsewhere.and_then(|afar| afar.slices.first_end_elsewhere());
+        let elsewhere = self.seldom();
+        let first = elsewhere.and_then(|seldom| seldom.slices.first_end_elsewhere());
         Admission::Wait {
             retry_after: first.map_or(Span::ZERO, |first| first.since(now)),
         }
@@ -234,7 +234,7 @@ impl Counter {
 
     /// Units that each other region holds of a shared concurrency limit.
     pub(super) fn held_by_site(&self) -> Vec<(Site, u64)> {
-        let afar = self.afar.as_ref().filter(|_| self.is_shared);
-        afar.map_or_else(Vec::new, |afar| afar.slices.by_site())
+        let seldom = self.seldom().filter(|_| self.is_shared);
+        seldom.map_or_else(Vec::new, |seldom| seldom.slices.by_site())
     }
 }
