@@ -30,6 +30,7 @@ mod mixed;
 mod moves;
 mod odd;
 mod outage;
+mod policies;
 mod race;
 mod restart;
 mod windows;
