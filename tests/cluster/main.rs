@@ -19,6 +19,7 @@ mod amounts;
 mod approximate;
 mod buckets;
 mod catalogue;
+mod clock;
 mod failover;
 mod group;
 mod holds;
