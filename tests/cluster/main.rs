@@ -34,4 +34,5 @@ mod outage;
 mod policies;
 mod race;
 mod restart;
+mod returning;
 mod windows;
