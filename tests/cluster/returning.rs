@@ -230,3 +230,38 @@ fn a_region_that_was_away_while_the_log_was_shortened_catches_up_by_snapshot_and
     assert_eq!(spend_all(&cluster, &body), left);
     wait_used(&cluster, "t", "paid", 8 + left);
 }
+
+/// One region's log file answers garbage: it is refused with a word that names the file, the others go on without it,
+/// and wiped it is taken back.
+#[test]
+fn a_region_with_a_damaged_log_is_refused_and_taken_back_once_it_is_wiped() {
+    let mut cluster = Cluster::of(3);
+    cluster.limits(&json!({ "paid": strict(10), "canary": strict(1_000_000) }));
+    let body = json!({ "tenant": "t", "limit": "paid" });
+    for damaged in [cluster.follower(), cluster.leader()] {
+        let before = Counter::new(&cluster[damaged], "t", "paid").used();
+        assert!(decided(&cluster[damaged], &body).allowed());
+        wait_used(&cluster, "t", "paid", before + 1);
+        cluster.terminate(damaged);
+        let file = cluster[damaged].data_dir().join("log.db");
+        let mut bytes = fs::read(&file).expect("the file");
+        bytes[4096..].fill(0xa5);
+        fs::write(&file, bytes).expect("the file is written");
+        let output = cluster[damaged].command().output().expect("it ends");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("log.db"), "{error}");
+        assert!(!error.contains("panicked"), "{error}");
+        for other in cluster.others(damaged) {
+            assert!(decided(&cluster[other], &body).allowed());
+        }
+        cluster.wipe(damaged);
+        cluster.start_again(damaged);
+        wait_until("it is taken back", WITHIN, || is_ready(&cluster[damaged]));
+        cluster.wait_granted("canary");
+        wait_used(&cluster, "t", "paid", before + 3);
+    }
+    let left = Counter::new(&cluster[0], "t", "paid").left();
+    assert!(left <= 4);
+    assert_eq!(spend_all(&cluster, &body), left);
+}
