@@ -27,6 +27,8 @@ use crate::region::timers;
 
 /// A region that drains serves on for this long, so that balancers notice that it is not ready.
 const DRAIN_DELAY: Span = Span::from_ms(500);
+/// So often it says meanwhile what it has given back of strict limits.
+const DRAIN_STEPS: u32 = 2;
 /// Running requests have this long to end once the listeners are closed.
 const GRACE: Span = Span::from_seconds(10);
 
@@ -87,7 +89,10 @@ pub async fn run(
     tracing::info!("draining");
     region.set_draining(true);
     region.leave().await;
-    tokio::time::sleep(DRAIN_DELAY.to_std()).await;
+    for _ in 0..DRAIN_STEPS {
+        tokio::time::sleep(DRAIN_DELAY.to_std() / DRAIN_STEPS).await;
+        region.give_back();
+    }
     stop.send_replace(true);
     for listener in serving {
         listener.await.context("a listener broke off")?;

@@ -60,6 +60,8 @@ const TICK_INTERVAL: Duration = Duration::from_millis(5);
 const ENROLL_STEP: Duration = Duration::from_millis(5);
 /// How long one try to enroll may take.
 const ENROLL_DEADLINE: Span = Span::from_seconds(5);
+/// A leader that hands over waits so long to hear of its successor.
+const SUCCESSOR_WITHIN: Duration = Duration::from_secs(1);
 /// A region without peers founds its cluster in this time.
 const FOUNDING: Span = Span::from_seconds(15);
 
@@ -477,20 +479,41 @@ impl Region {
         self.tick_leader();
     }
 
-    /// Before the process ends: gives units back and hands the lead over, so that nobody has to wait.
+    /// Before the process ends: hands the lead over and gives units back, so that nobody has to wait. In this order:
+    /// what a leader was told of units that came back, and has not put into the log, is lost with the lead.
     pub async fn leave(&self) {
+        if let (Some(consensus), Some(peers)) = (self.consensus(), self.peers())
+            && consensus.leadership().borrow().is_self
+            && let Some(target) = self.caught_up(consensus, peers, None)
+        {
+            match consensus.transfer(target).await {
+                Ok(()) => self.wait_for_another_leader(consensus).await,
+                Err(error) => {
+                    tracing::warn!(%error, "the lead could not be handed over; the others will elect");
+                }
+            }
+        }
+        self.give_back();
+    }
+
+    /// Gives back every unit that no check waits for. Repeated, it says so again: a leader that has just been elected
+    /// may not have listened.
+    pub fn give_back(&self) {
         let mut effects = Vec::new();
         self.reservations
             .give_back_all(self.clock.boot(), &mut effects);
         self.carry_out(effects);
-        let (Some(consensus), Some(peers)) = (self.consensus(), self.peers()) else {
-            return;
-        };
-        if consensus.leadership().borrow().is_self
-            && let Some(target) = self.caught_up(consensus, peers, None)
-            && let Err(error) = consensus.transfer(target).await
+    }
+
+    /// Waits a moment until this region knows who leads in its place.
+    async fn wait_for_another_leader(&self, consensus: &Consensus) {
+        let mut leadership = consensus.leadership();
+        let another = leadership.wait_for(|now| now.leader.is_some() && !now.is_self);
+        if tokio::time::timeout(SUCCESSOR_WITHIN, another)
+            .await
+            .is_err()
         {
-            tracing::warn!(%error, "the lead could not be handed over; the others will elect");
+            tracing::warn!("nobody is known to lead yet: units may be given back to nobody");
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::machine::charge::Charge;
 use crate::machine::charge::ChargeItem;
 use crate::machine::command::Command;
 use crate::region::leading::window_of;
+use crate::region::proposals::ProposeError;
 use crate::region::state::Region;
 use crate::region::strict;
 
@@ -39,10 +40,20 @@ struct Debt {
     until: Timestamp,
 }
 
+/// A debt on its way into the log.
+#[derive(Clone, Debug)]
+struct Payment {
+    charge: Charge,
+    /// From here on nothing is owed.
+    until: Timestamp,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Debts {
     owed: Mutex<BTreeMap<Account, Debt>>,
+    /// A payment of which nobody knows whether it counted: it is asked about before any other is made.
+    unsure: Mutex<Option<Payment>>,
 }
 
 /// When what was let through at `now` is owed no more.
@@ -84,54 +95,66 @@ impl Debts {
         }
     }
 
-    /// Takes out what is to be paid next.
-    fn next(&self, now: Timestamp) -> Vec<(Account, Debt)> {
-        let mut owed = self.owed.lock();
-        owed.retain(|_, debt| now.plus(MARGIN) < debt.until);
-        let next: Vec<Account> = owed.keys().take(PAID_AT_ONCE).cloned().collect();
-        next.into_iter()
-            .filter_map(|account| owed.remove_entry(&account))
-            .collect()
-    }
-
-    /// Puts back what could not be paid.
-    fn put_back(&self, account: Account, debt: Debt) {
-        let mut owed = self.owed.lock();
-        let known = owed.entry(account).or_insert(Debt { units: 0, ..debt });
-        known.units = known.units.saturating_add(debt.units);
+    /// Forgets what is owed no more at `now`; gives the payment that was asked about for as long.
+    fn forget_ended(&self, now: Timestamp) -> Option<Payment> {
+        let is_owed = |until: Timestamp| now.plus(MARGIN) < until;
+        self.owed.lock().retain(|_, debt| is_owed(debt.until));
+        self.unsure
+            .lock()
+            .take_if(|payment| !is_owed(payment.until))
     }
 }
 
 impl Region {
     /// Debits what was let through while the leader was out of reach, as far as units are free.
     pub async fn pay_debts(self: &Arc<Self>) {
-        for (account, debt) in self.debts.next(self.clock.now()) {
-            let request = self.requests.next(self.reservations.holder());
-            let number = request.number;
-            let charge = Charge {
-                request,
-                tenant: account.tenant.clone(),
-                items: vec![ChargeItem {
-                    limit: account.limit.clone(),
-                    key: account.key.clone(),
-                    epoch: account.epoch,
-                    units: debt.units,
-                    window: None,
-                    told: None,
-                }],
-                hold: None,
-                keyed: None,
-                local: Vec::new(),
-                up_to: true,
-            };
-            let paid = self
-                .propose_until_known(Command::Charge(charge), PAY_DEADLINE)
-                .await;
-            self.requests.answered(number);
-            if let Err(crate::region::proposals::ProposeError::Unavailable(_)) = paid {
-                self.debts.put_back(account, debt);
+        if let Some(ended) = self.debts.forget_ended(self.clock.now()) {
+            self.requests.answered(ended.charge.request.number);
+        }
+        for _ in 0..PAID_AT_ONCE {
+            let Some(payment) = self.next_payment() else {
                 return;
+            };
+            let number = payment.charge.request.number;
+            let charge = Command::Charge(payment.charge.clone());
+            // A leader that is cut off does not know it yet, and what it appends may be lost: the same request
+            // is made again until somebody knows what came of it.
+            *self.debts.unsure.lock() = Some(payment);
+            match self.propose_until_known(charge, PAY_DEADLINE).await {
+                Ok(_) | Err(ProposeError::Refused(_)) => {
+                    *self.debts.unsure.lock() = None;
+                    self.requests.answered(number);
+                }
+                Err(ProposeError::Unavailable(_) | ProposeError::OutcomeUnknown(_)) => return,
             }
         }
+    }
+
+    /// The payment that is made next.
+    fn next_payment(&self) -> Option<Payment> {
+        if let Some(unsure) = self.debts.unsure.lock().clone() {
+            return Some(unsure);
+        }
+        let (account, debt) = self.debts.owed.lock().pop_first()?;
+        let charge = Charge {
+            request: self.requests.next(self.reservations.holder()),
+            tenant: account.tenant,
+            items: vec![ChargeItem {
+                limit: account.limit,
+                key: account.key,
+                epoch: account.epoch,
+                units: debt.units,
+                window: None,
+                told: None,
+            }],
+            hold: None,
+            keyed: None,
+            local: Vec::new(),
+            up_to: true,
+        };
+        Some(Payment {
+            charge,
+            until: debt.until,
+        })
     }
 }

@@ -61,6 +61,16 @@ impl StoreError {
             reason: error.to_string(),
         }
     }
+
+    /// The same, said of one of the files, so that whoever reads it knows which one is damaged.
+    pub(super) fn in_file(self, file: &str) -> Self {
+        match self {
+            Self::Read { reason } => Self::Read {
+                reason: format!("{file}: {reason}"),
+            },
+            other => other,
+        }
+    }
 }
 
 impl From<Garbled> for StoreError {

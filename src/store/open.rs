@@ -24,6 +24,7 @@ use crate::store::Store;
 use crate::store::Threads;
 use crate::store::counters::CounterLane;
 use crate::store::directory;
+use crate::store::directory::Directory;
 use crate::store::error::OpenError;
 use crate::store::health::HealthBoard;
 use crate::store::health::Which;
@@ -102,8 +103,9 @@ pub(super) fn open(dir: &Path, region: &RegionName, incarnation: u64) -> Result<
         incarnation,
     };
     let enrolled = enrol(dir, &mut log, &actor)?;
-    let last_time = last_time(&log, &counters).map_err(unusable(&directory.counters))?;
-    let adopted = adopt_sync(&log, &mut counters).map_err(unusable(&directory.counters))?;
+    let flushed = last_flushed(&counters).map_err(unusable(&directory.counters))?;
+    let last_time = flushed.max(last_kept(&log).map_err(unusable(&directory.log))?);
+    let adopted = adopt_sync(&log, &mut counters, &directory)?;
 
     let marks = Marks::default();
     marks.covered.store(adopted.covered, Ordering::Release);
@@ -262,28 +264,44 @@ struct Adopted {
 /// Puts what the last process kept but may not have flushed into the journal, where the fold finds it, and
 /// lets go of the originals once the counter file surely holds it. Both are written in the same form, and
 /// what is adopted twice is joined twice, which changes nothing.
-fn adopt_sync(log: &Connection, counters: &mut Connection) -> rusqlite::Result<Adopted> {
+fn adopt_sync(
+    log: &Connection,
+    counters: &mut Connection,
+    directory: &Directory,
+) -> Result<Adopted, OpenError> {
+    let of_log = |error| OpenError::unusable(&directory.log, &error);
+    let of_counters = |error: rusqlite::Error| OpenError::unusable(&directory.counters, &error);
     let mut adopted = Adopted {
         groups: 0,
         covered: 0,
     };
-    let tx = counters.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let tx = counters
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(of_counters)?;
     {
-        let mut select = log.prepare("SELECT id, at, body FROM sync ORDER BY id")?;
-        let mut insert =
-            tx.prepare("INSERT INTO journal (at, records, body) VALUES (?1, 1, ?2)")?;
-        let mut rows = select.query([])?;
-        while let Some(row) = rows.next()? {
-            adopted.covered = row.get(0)?;
+        let mut select = log
+            .prepare("SELECT id, at, body FROM sync ORDER BY id")
+            .map_err(of_log)?;
+        let mut insert = tx
+            .prepare("INSERT INTO journal (at, records, body) VALUES (?1, 1, ?2)")
+            .map_err(of_counters)?;
+        let rows = select.query_map([], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?))
+        });
+        for row in rows.map_err(of_log)? {
+            let (id, at, body): (u64, i64, Vec<u8>) = row.map_err(of_log)?;
+            adopted.covered = id;
             adopted.groups += 1;
-            insert.execute((row.get::<_, i64>(1)?, row.get::<_, Vec<u8>>(2)?))?;
+            insert.execute((at, body)).map_err(of_counters)?;
         }
     }
-    tx.commit()?;
+    tx.commit().map_err(of_counters)?;
     if adopted.groups > 0 {
-        let (frames, copied) = counters.wal_checkpoint_v2(DEFAULT_NAME, CheckpointMode::PASSIVE)?;
+        let (frames, copied) = counters
+            .wal_checkpoint_v2(DEFAULT_NAME, CheckpointMode::PASSIVE)
+            .map_err(of_counters)?;
         if frames >= 0 && frames == copied {
-            log.execute("DELETE FROM sync", [])?;
+            log.execute("DELETE FROM sync", []).map_err(of_log)?;
             // Numbers begin anew with an empty table; nothing is left that the old ones could cover.
             adopted.covered = 0;
         }
@@ -291,15 +309,21 @@ fn adopt_sync(log: &Connection, counters: &mut Connection) -> rusqlite::Result<A
     Ok(adopted)
 }
 
-fn last_time(log: &Connection, counters: &Connection) -> rusqlite::Result<Option<Timestamp>> {
-    let flushed: Option<i64> =
+/// Region time of the newest flush.
+fn last_flushed(counters: &Connection) -> rusqlite::Result<Option<Timestamp>> {
+    let at: Option<i64> =
         counters.query_row("SELECT last_time FROM counter_meta", [], |row| row.get(0))?;
-    let kept: Option<i64> = log
+    Ok(at.map(Timestamp::from_nanos))
+}
+
+/// Region time of the newest sync record that is still there.
+fn last_kept(log: &Connection) -> rusqlite::Result<Option<Timestamp>> {
+    let at: Option<i64> = log
         .query_row("SELECT at FROM sync ORDER BY id DESC LIMIT 1", [], |row| {
             row.get(0)
         })
         .optional()?;
-    Ok(flushed.max(kept).map(Timestamp::from_nanos))
+    Ok(at.map(Timestamp::from_nanos))
 }
 
 /// How far sync charges have come on their way through the two files.

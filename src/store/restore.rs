@@ -17,6 +17,8 @@ use crate::ledger::idempotency::KeptAnswer;
 use crate::store::error::StoreError;
 use crate::store::format;
 use crate::store::schema;
+use crate::store::schema::COUNTERS;
+use crate::store::schema::LOG;
 use crate::store::sweep::is_over;
 use crate::usage::record::CounterRecord;
 
@@ -121,12 +123,23 @@ impl Reader {
             row.get::<_, i64>(0)
         })?;
         let counters = counters.unchecked_transaction()?;
-        self.read_rows(&counters)?;
-        self.read_holds(&counters)?;
-        self.read.journal = self.read_groups(&counters, "SELECT body FROM journal ORDER BY id")?;
-        self.read.sync = self.read_groups(&log, "SELECT body FROM sync ORDER BY id")?;
-        self.read_answers(&log)?;
+        self.read_counters(&counters)
+            .map_err(|error| error.in_file(COUNTERS.file))?;
+        self.read_log(&log)
+            .map_err(|error| error.in_file(LOG.file))?;
         self.hand_over()
+    }
+
+    fn read_counters(&mut self, counters: &Connection) -> Result<(), StoreError> {
+        self.read_rows(counters)?;
+        self.read_holds(counters)?;
+        self.read.journal = self.read_groups(counters, "SELECT body FROM journal ORDER BY id")?;
+        Ok(())
+    }
+
+    fn read_log(&mut self, log: &Connection) -> Result<(), StoreError> {
+        self.read.sync = self.read_groups(log, "SELECT body FROM sync ORDER BY id")?;
+        self.read_answers(log)
     }
 
     fn read_rows(&mut self, view: &Connection) -> Result<(), StoreError> {

@@ -19,6 +19,7 @@ mod commands;
 mod concurrency;
 mod configurations;
 mod counter;
+mod damage;
 mod dev;
 mod expiry;
 mod failure;

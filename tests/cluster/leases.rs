@@ -13,14 +13,23 @@ use crate::server::wait_until;
 
 const STANDSTILL: Duration = Duration::from_secs(10);
 
-/// LDR-2.
 #[test]
-fn no_lease_is_lost_while_the_leader_stands_still_and_nobody_gets_a_third() {
-    let cluster = Cluster::of(3);
+fn no_lease_is_lost_while_the_leader_of_three_stands_still_and_nobody_gets_a_third() {
+    no_lease_is_lost_while_the_leader_stands_still(3);
+}
+
+#[test]
+fn no_lease_is_lost_while_the_leader_of_five_stands_still_and_nobody_gets_a_third() {
+    no_lease_is_lost_while_the_leader_stands_still(5);
+}
+
+/// LDR-2.
+fn no_lease_is_lost_while_the_leader_stands_still(regions: usize) {
+    let cluster = Cluster::of(regions);
     cluster.limits(&json!({ "slots": { "algorithm": "concurrency", "quota": 2, "ttl": "5s", "mode": "strict" } }));
     let old = cluster.leader();
     let others = cluster.others(old);
-    let holds: Vec<(usize, Hold)> = others
+    let holds: Vec<(usize, Hold)> = others[..2]
         .iter()
         .map(|region| {
             let held = Counter::new(&cluster[*region], "t", "slots").hold(1, "5s");

@@ -214,3 +214,115 @@ fn regional_use_and_holds_survive_a_restart_of_their_region() {
         hold.settle(&cluster[region], 1).succeeded();
     }
 }
+
+/// Waits until the log has every unit of a limit as spent or given back. Until then a bucket takes what regions were
+/// given for its own, and earns no more than the rest.
+fn wait_told(cluster: &Cluster, limit: &str) {
+    let path = format!("/admin/v1/tenants/t/limits/{limit}/ledger");
+    let mut last = Value::Null;
+    for region in cluster.running() {
+        wait_until("nothing is held", WITHIN, || {
+            last = cluster[region]
+                .admin(reqwest::Method::GET, &path, &Value::Null)
+                .body;
+            let rows = last["rows"].as_array();
+            rows.is_some_and(|rows| {
+                !rows.is_empty() && rows.iter().all(|row| row["held"].as_u64() == Some(0))
+            })
+        });
+    }
+}
+
+/// RST-3 (a, b): a region that ends in good order and comes back five seconds later, of strict limits whose units it
+/// spends from a reservation.
+#[test]
+fn strict_windows_and_buckets_keep_their_own_time_over_a_restart() {
+    for leads in [false, true] {
+        let mut cluster = Cluster::set_up(&Setup::of(3).with_manual_clocks());
+        cluster.limits(&json!({
+            "paid": { "algorithm": "fixed_window", "quota": 10, "window": "60s", "mode": "strict" },
+            "bucket": { "algorithm": "token_bucket", "capacity": 10, "refill": 1, "per": "1s", "mode": "strict" },
+            "canary": { "algorithm": "fixed_window", "quota": 1_000_000, "window": LONG, "mode": "strict" },
+        }));
+        let victim = if leads {
+            cluster.leader()
+        } else {
+            cluster.follower()
+        };
+        let bucket = json!({ "tenant": "t", "limit": "bucket", "cost": 10 });
+        let down = |cluster: &mut Cluster, from: i64, until: i64| {
+            cluster.at(from);
+            cluster.terminate(victim);
+            cluster.at(until);
+            cluster.start_again(victim);
+            cluster[victim].at(until);
+            cluster.wait_granted("canary");
+        };
+        // A bucket earns nothing from the last entry of a leader to the first of the next one, here a second at most.
+        let left = |cluster: &Cluster, limit: &str, wanted: std::ops::RangeInclusive<u64>| {
+            for region in 0..3 {
+                let what = format!("{wanted:?} are left of {limit}, leads: {leads}");
+                wait_until(&what, WITHIN, || {
+                    let left = Counter::new(&cluster[region], "t", limit).left();
+                    wanted.contains(&left)
+                });
+            }
+        };
+        assert!(crate::load::decided(&cluster[victim], &bucket).allowed());
+        wait_told(&cluster, "bucket");
+        down(&mut cluster, 1_000, 4_000);
+        left(&cluster, "bucket", 3..=4);
+        cluster.at(20_000);
+        assert_eq!(Counter::new(&cluster[victim], "t", "paid").passes(7), 7);
+        assert!(crate::load::decided(&cluster[victim], &bucket).allowed());
+        wait_used(&cluster, "t", "paid", 7);
+        wait_told(&cluster, "bucket");
+        down(&mut cluster, 21_000, 25_000);
+        left(&cluster, "paid", 3..=3);
+        for region in 0..3 {
+            let look = Counter::new(&cluster[region], "t", "paid").look();
+            assert_eq!(look.reset_after_ms(), 35_000, "{look:?}");
+        }
+        left(&cluster, "bucket", 4..=5);
+        cluster.at(50_000);
+        left(&cluster, "bucket", 10..=10);
+        assert_eq!(spend_all(&cluster, &body()), 3);
+    }
+}
+
+/// RST-3 (c, d): all regions are killed at once; what the log decides is in the log, with its own time.
+#[test]
+fn strict_logs_and_leases_keep_their_own_time_over_the_end_of_all_regions() {
+    let mut cluster = Cluster::set_up(&Setup::of(3).with_manual_clocks());
+    cluster.limits(&json!({
+        "paid": { "algorithm": "sliding_log", "quota": 2, "window": "60s", "mode": "strict" },
+        "slots": { "algorithm": "concurrency", "quota": 1, "ttl": "30s", "mode": "strict" },
+        "canary": { "algorithm": "fixed_window", "quota": 1_000_000, "window": LONG, "mode": "strict" },
+    }));
+    let at = |cluster: &Cluster, ms: i64| {
+        cluster.at(ms);
+        crate::load::decided(&cluster[0], &body()).allowed()
+    };
+    assert!(at(&cluster, 0));
+    crate::counter::Hold::granted(&Counter::new(&cluster[1], "t", "slots").hold(1, ""));
+    assert!(at(&cluster, 10_000));
+    for region in 0..3 {
+        cluster.kill(region);
+    }
+    for region in 0..3 {
+        cluster.start_again(region);
+    }
+    cluster.at(20_000);
+    cluster.wait_granted("canary");
+    let hold = |cluster: &Cluster, ms: i64| {
+        cluster.at(ms);
+        Counter::new(&cluster[2], "t", "slots")
+            .hold(1, "")
+            .allowed()
+    };
+    assert!(!hold(&cluster, 29_900));
+    assert!(hold(&cluster, 30_000), "free at 30, not at 40");
+    assert!(!at(&cluster, 59_900));
+    assert!(at(&cluster, 60_000));
+    assert!(!at(&cluster, 60_000));
+}

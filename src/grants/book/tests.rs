@@ -173,7 +173,7 @@ fn older_tellings_change_nothing() {
     assert_balanced(&book);
 }
 
-/// Rights cannot be minted by sending them to oneself, to nobody, or more of them than one has.
+/// REP-5: rights cannot be minted by sending them to oneself, to nobody, or more of them than one has.
 #[test]
 fn shares_are_conserved_under_transfer_duplicate_and_refusal() {
     let mut book = book();
@@ -199,12 +199,18 @@ fn shares_are_conserved_under_transfer_duplicate_and_refusal() {
     // More than is held: of 6 units, 7.
     let too_large = transfer(&[(&a, told(0, 16))], &[(&b, 21)]);
     assert_eq!(granted(book.transfer(at(5), &too_large, 30)), [14]);
-    let spendable: u64 = [&a, &b, &c]
-        .map(|holder| book.tally(&account(1), minute(0).id, holder).outstanding())
-        .iter()
-        .sum();
-    assert_eq!(spendable, 30);
+    let spendable =
+        [&a, &b, &c].map(|holder| book.tally(&account(1), minute(0).id, holder).outstanding());
+    assert_eq!(spendable, [6, 14, 10]);
     assert_eq!(free(&book), 0);
+    assert_balanced(&book);
+    // Each spends what it has, and tells more than that: 30 in all, and nobody gets a 31st.
+    let all = [(&a, told(7, 9)), (&b, told(15, 0)), (&c, told(11, 0))];
+    let entry = transfer(&all, &[(&a, 16), (&b, 15), (&c, 11)]);
+    assert_eq!(granted(book.transfer(at(6), &entry, 30)), [15, 14, 10]);
+    let standing = book.standing(&account(1), minute(0).id, None);
+    let standing = standing.expect("an open window");
+    assert_eq!((standing.used, standing.free), (30, 0));
     assert_balanced(&book);
 }
 

@@ -392,11 +392,11 @@ impl Reservation {
     }
 
     /// Draining: everything held goes back to the pool, but for what checks wait for, and from now on
-    /// nothing is asked for that no check waits for.
+    /// nothing is asked for that no check waits for. Repeated, it tells the totals again, for words get lost.
     pub fn give_back_all(&mut self, now: &Now<'_>, out: &mut Vec<Effect>) {
         self.settle(now);
-        self.is_draining = true;
-        self.return_surplus(now, out);
+        let is_repeated = std::mem::replace(&mut self.is_draining, true);
+        self.tell_surplus(now, is_repeated, out);
         self.plan(now);
     }
 
@@ -467,16 +467,20 @@ impl Reservation {
 
     /// While draining: what nobody waits for leaves the reservation, and then the leader is told.
     fn return_surplus(&mut self, now: &Now<'_>, out: &mut Vec<Effect>) {
-        if !self.is_draining {
-            return;
+        if self.is_draining {
+            self.tell_surplus(now, false, out);
         }
+    }
+
+    /// Gives back what nobody waits for and tells of it, or of everything that was given back and spent before.
+    fn tell_surplus(&mut self, now: &Now<'_>, of_everything: bool, out: &mut Vec<Effect>) {
         let wanted = self.wanted();
         let demand = self.demand.now();
         let windows = [&mut self.current, &mut self.next, &mut self.past];
         for (held, wanted) in windows.into_iter().zip([wanted, 0, 0]) {
             let Some(held) = held else { continue };
             let surplus = held.units().saturating_sub(wanted);
-            if surplus > 0 {
+            if surplus > 0 || of_everything {
                 held.give(surplus, now.boot);
                 held.told_totals(now.boot);
                 let report = Report {
