@@ -73,6 +73,19 @@ impl Answer {
         }
     }
 
+    /// Whether units of a strict limit were refused to the check `body` that by the same answer are not used: they
+    /// lie in another region.
+    pub fn lies_elsewhere(&self, body: &Value) -> bool {
+        let results = self.body["results"].as_array();
+        results.into_iter().flatten().any(|result| {
+            let units = |name: &str| result[name].as_u64().unwrap_or(u64::MAX);
+            let cost = body["cost"].as_u64().unwrap_or(1).max(1);
+            result["mode"] == "strict"
+                && result["reason"] == "quota_exceeded"
+                && units("used").saturating_add(cost) <= units("quota")
+        })
+    }
+
     /// The result of a limit by its name.
     pub fn result(&self, limit: &str) -> &Value {
         let results = self.body["results"]

@@ -4,6 +4,7 @@ use std::process::Output;
 use std::process::Stdio;
 use std::sync::LazyLock;
 use std::time::Duration;
+use std::time::Instant;
 
 use reqwest::Client;
 use reqwest::Method;
@@ -15,6 +16,10 @@ use crate::answer::Answer;
 use crate::server::ADMIN_TOKEN;
 use crate::server::Server;
 use crate::server::highwater;
+
+/// So long a 503 that nothing was done for is taken for the machine's, and a refusal of units that lie in another
+/// region, too.
+const CALM_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Carries the HTTP calls of all tests of one binary.
 pub static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -137,6 +142,10 @@ impl Server {
     }
 
     /// Any call; a `body` of null is none.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "callers write the method in its place"
+    )]
     pub fn send(
         &self,
         method: Method,
@@ -144,10 +153,26 @@ impl Server {
         headers: &[(&str, &str)],
         body: &Value,
     ) -> Answer {
-        let client = self.client();
-        RUNTIME
-            .block_on(send(client, method, url, headers, body))
-            .expect("the server answers")
+        let changes = method != Method::GET;
+        if changes && (url.contains("/faults") || url.contains("/cluster/")) {
+            self.disturb();
+        }
+        let began = Instant::now();
+        loop {
+            let answer = RUNTIME
+                .block_on(send(self.client(), method.clone(), url, headers, body))
+                .expect("the server answers");
+            let is_slow = answer.status == 503 || answer.lies_elsewhere(body);
+            if !changes
+                || !is_slow
+                || !self.is_calm()
+                || answer.text.contains("outcome_unknown")
+                || began.elapsed() > CALM_PATIENCE
+            {
+                return answer;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// `POST` of any text on the check listener, said to be JSON.

@@ -15,6 +15,9 @@ use std::process::ChildStdin;
 use std::process::Command;
 use std::process::ExitStatus;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -54,6 +57,7 @@ pub struct Server {
     manual_clock: bool,
     epoch: i64,
     running: Option<Running>,
+    calm: Arc<AtomicBool>,
 }
 
 struct Running {
@@ -113,6 +117,7 @@ impl Server {
             manual_clock,
             epoch,
             running: None,
+            calm: Arc::default(),
         };
         for (name, value) in settings {
             server
@@ -198,6 +203,23 @@ impl Server {
         Ok(())
     }
 
+    /// Until a test does something to one of the servers that share this, none of them has a reason to answer 503
+    /// but that the machine is too slow for a leader's heartbeats: calls that change something are made again then.
+    #[allow(dead_code, reason = "the tests of joined regions share this server")]
+    pub fn share_calm(&mut self, calm: &Arc<AtomicBool>) {
+        self.calm = Arc::clone(calm);
+    }
+
+    /// Whether nothing was done yet.
+    pub fn is_calm(&self) -> bool {
+        self.calm.load(Ordering::Relaxed)
+    }
+
+    /// From here on a 503 may be what a test is about.
+    pub fn disturb(&self) {
+        self.calm.store(false, Ordering::Relaxed);
+    }
+
     fn running(&self) -> &Running {
         self.running.as_ref().expect("the server runs")
     }
@@ -224,6 +246,7 @@ impl Server {
 
     /// Ends the server and tells how it ended.
     pub fn stop(&mut self, how: Stop) -> ExitStatus {
+        self.disturb();
         let mut running = self.running.take().expect("the server runs");
         match how {
             Stop::Kill => running.child.kill().expect("the child is ours"),

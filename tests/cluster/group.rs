@@ -8,9 +8,11 @@
 use std::fs;
 use std::net::TcpListener;
 use std::ops::Index;
+use std::sync::Arc;
 use std::sync::Condvar;
 use std::sync::Mutex;
 use std::sync::PoisonError;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -129,6 +131,10 @@ impl Cluster {
     pub fn set_up(setup: &Setup<'_>) -> Self {
         let mut cluster = Self::start(setup);
         cluster.wait_founded();
+        let calm = Arc::new(AtomicBool::new(true));
+        for region in &mut cluster.regions {
+            region.share_calm(&calm);
+        }
         cluster
     }
 
@@ -281,6 +287,7 @@ impl Cluster {
     }
 
     fn signal(&self, region: usize, signal: rustix::process::Signal) {
+        self[region].disturb();
         let pid = i32::try_from(self[region].pid()).ok();
         let pid = pid.and_then(rustix::process::Pid::from_raw);
         rustix::process::kill_process(pid.expect("a process id"), signal).expect("ours");

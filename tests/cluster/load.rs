@@ -214,7 +214,7 @@ pub fn decided(server: &Server, body: &Value) -> Answer {
     loop {
         let answer = server.check(body);
         let waited = began.elapsed();
-        if answer.status != 503 && (!lies_elsewhere(&answer, body) || waited > PATIENCE) {
+        if answer.status != 503 && (!answer.lies_elsewhere(body) || waited > PATIENCE) {
             return answer;
         }
         assert!(
@@ -226,17 +226,6 @@ pub fn decided(server: &Server, body: &Value) -> Answer {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-}
-
-fn lies_elsewhere(answer: &Answer, body: &Value) -> bool {
-    let results = answer.body["results"].as_array();
-    results.into_iter().flatten().any(|result| {
-        let units = |name: &str| result[name].as_u64().unwrap_or(u64::MAX);
-        let cost = body["cost"].as_u64().unwrap_or(1);
-        result["mode"] == "strict"
-            && result["reason"] == "quota_exceeded"
-            && units("used").saturating_add(cost) <= units("quota")
-    })
 }
 
 /// Polls until every region that runs tells `used` of a counter, which it may learn a moment late.
