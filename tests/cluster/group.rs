@@ -1,12 +1,13 @@
 //! Several regions as real processes that form one cluster.
 //!
 //! Peers must know each other's addresses before any of them runs, so the peer listeners' ports are picked here,
-//! below the range from which systems give out ports by themselves. At most two clusters run at a time, however
+//! below the range from which systems give out ports by themselves. At most one cluster runs for every two cores, however
 //! many tests do. Dropping a [`Cluster`] kills its processes, stopped ones too; should the tests themselves be
 //! killed, the processes see their standard input end.
 
 use std::fs;
 use std::net::TcpListener;
+use std::num::NonZero;
 use std::ops::Index;
 use std::sync::Arc;
 use std::sync::Condvar;
@@ -41,11 +42,12 @@ pub const WITHIN: Duration = Duration::from_secs(30);
 /// A window that does not end during a test on the real clock, unless the test runs over its edge in December.
 pub const LONG: &str = "365d";
 
-const CLUSTERS_MAX: u32 = 2;
+/// Cores that a cluster is given: three or five processes of an unoptimized build share them.
+const CORES_OF_ONE: usize = 2;
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 const TRIES: u32 = 5;
 
-static RUNNING: Mutex<u32> = Mutex::new(0);
+static RUNNING: Mutex<usize> = Mutex::new(0);
 static ONE_ENDED: Condvar = Condvar::new();
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
@@ -55,8 +57,10 @@ struct Turn;
 impl Turn {
     fn wait() -> Self {
         let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let most = (cores / CORES_OF_ONE).max(1);
         let mut running = ONE_ENDED
-            .wait_while(running, |running| *running >= CLUSTERS_MAX)
+            .wait_while(running, |running| *running >= most)
             .unwrap_or_else(PoisonError::into_inner);
         *running += 1;
         Self

@@ -99,7 +99,14 @@ fn a_settle_gives_back_what_was_not_used_and_charges_only_what_is_free() {
     cluster.limits(&exports(10));
     let at = |region: usize| Counter::new(&cluster[region], "t", "exports");
     let one = at(0).hold(6, "1h");
-    let two = at(1).hold(3, "1h");
+    let mut two = at(1).hold(3, "1h");
+    // Units that the first region held ahead come back within the Retry-After of a refusal.
+    wait_until("units have come back", WITHIN, || {
+        if !two.allowed() {
+            two = at(1).hold(3, "1h");
+        }
+        two.allowed()
+    });
     let (one, two) = (Hold::granted(&one), Hold::granted(&two));
     wait_used(&cluster, "t", "exports", 9);
 
