@@ -117,6 +117,21 @@ fn nor_with_buckets_beside_the_windows() {
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
 }
 
+fn with_more_faults(seed: u64) -> Setup {
+    let setup = faulty(seed).with_more_faults();
+    if seed.is_multiple_of(3) {
+        setup.with_buckets()
+    } else {
+        setup
+    }
+}
+
+#[test]
+fn nor_with_handed_over_leads_stepping_clocks_slow_links_and_disks_that_are_slow_or_full() {
+    let broken = broken(1..=FIXED / 3, with_more_faults);
+    assert!(broken.is_empty(), "broken by seeds {broken:?}");
+}
+
 #[test]
 fn nor_with_regions_that_are_cut_off_for_longer_than_a_lease() {
     let broken = broken(1..=FIXED / 12, cut_off);
@@ -131,6 +146,7 @@ fn nor_on_seeds_that_were_never_tried() {
     println!("fresh seeds {seeds:?}");
     let mut broken_by = broken(seeds.clone(), faulty);
     broken_by.extend(broken(seeds.clone(), with_buckets));
+    broken_by.extend(broken(seeds.clone(), with_more_faults));
     broken_by.extend(broken(seeds.into_iter().take(3), cut_off));
     let broken = broken_by;
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
@@ -147,7 +163,12 @@ fn replay() {
         replay_many(seed, count / 2, true);
         return;
     }
-    for setup in [faulty(seed), with_buckets(seed), cut_off(seed)] {
+    for setup in [
+        faulty(seed),
+        with_buckets(seed),
+        cut_off(seed),
+        with_more_faults(seed),
+    ] {
         println!("{setup:?}");
         let audit = run(setup);
         println!(

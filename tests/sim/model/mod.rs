@@ -129,6 +129,15 @@ impl Setup {
     }
 }
 
+impl Setup {
+    /// The same with more kinds of faults.
+    pub fn with_more_faults(mut self) -> Self {
+        let mut rng = Rng::new(self.seed ^ 0xfa17);
+        self.faults = self.faults.with_more(&mut rng);
+        self
+    }
+}
+
 /// A run with faults, as small or large as the seed says.
 pub fn faulty(seed: u64) -> Setup {
     let mut rng = Rng::new(seed ^ 0x5eed);
