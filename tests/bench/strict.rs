@@ -17,7 +17,7 @@ use model::Setup;
 use model::World;
 use model::audit::Audit;
 use model::audit::percentile;
-use model::faulty;
+use model::disturbed;
 use model::traffic::STEADY;
 use model::traffic::Traffic;
 
@@ -159,11 +159,7 @@ fn faults(seeds: u64, first: u64) {
     let (mut refused, mut out_of_reach, mut keyed, mut refunds) = (0, 0, 0, 0);
     for seed in first..first + seeds {
         let run = catch_unwind(AssertUnwindSafe(|| {
-            let mut setup = faulty(seed).with_more_faults();
-            if seed.is_multiple_of(3) {
-                setup = setup.with_buckets();
-            }
-            let mut world = World::new(setup);
+            let mut world = World::new(disturbed(seed));
             world.run();
             world.audit
         }));

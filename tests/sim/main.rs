@@ -44,6 +44,7 @@ use model::World;
 use model::audit::Audit;
 use model::audit::percentile;
 use model::bucket::BucketAudit;
+use model::disturbed;
 use model::faults::Faults;
 use model::faulty;
 use model::traffic::STEADY;
@@ -117,18 +118,9 @@ fn nor_with_buckets_beside_the_windows() {
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
 }
 
-fn with_more_faults(seed: u64) -> Setup {
-    let setup = faulty(seed).with_more_faults();
-    if seed.is_multiple_of(3) {
-        setup.with_buckets()
-    } else {
-        setup
-    }
-}
-
 #[test]
 fn nor_with_handed_over_leads_stepping_clocks_slow_links_and_disks_that_are_slow_or_full() {
-    let broken = broken(1..=FIXED / 3, with_more_faults);
+    let broken = broken(1..=FIXED / 3, disturbed);
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
 }
 
@@ -146,7 +138,7 @@ fn nor_on_seeds_that_were_never_tried() {
     println!("fresh seeds {seeds:?}");
     let mut broken_by = broken(seeds.clone(), faulty);
     broken_by.extend(broken(seeds.clone(), with_buckets));
-    broken_by.extend(broken(seeds.clone(), with_more_faults));
+    broken_by.extend(broken(seeds.clone(), disturbed));
     broken_by.extend(broken(seeds.into_iter().take(3), cut_off));
     let broken = broken_by;
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
@@ -167,7 +159,7 @@ fn replay() {
         faulty(seed),
         with_buckets(seed),
         cut_off(seed),
-        with_more_faults(seed),
+        disturbed(seed),
     ] {
         println!("{setup:?}");
         let audit = run(setup);
