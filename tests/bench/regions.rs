@@ -10,8 +10,8 @@
 //!   reservations, and how long answers took, over so many minutes (2).
 //! - `transfer [N]`: the lead is handed over N times (6) under the load of `failover`. Tells refusals and
 //!   waits.
-//! - `consensus`: three processes without a delay on one disk, batches of checks of which each needs an entry of the
-//!   log. Tells entries committed per second, also as a ratio to the disk's fsyncs per second in the same run.
+//! - `consensus [BATCH]`: three processes without a delay on one disk; four callers send batches of checks (250) of
+//!   which each needs an entry of the log. Tells entries committed per second, also as a ratio to the disk's fsyncs per second in the same run.
 //! - `soak [SECONDS]`: three regions under steady strict load (600 s). Every 10 s it tells the sizes of their files,
 //!   the entries in their logs and their memory, in the end whether all that levels off; if not, it exits with 1.
 //!
@@ -320,6 +320,47 @@ fn is_routed(limit: &str) -> bool {
     limit.starts_with(['r', 'q']) && limit != "regional"
 }
 
+/// One row of the table of `local`: what became of the checks of one limit that were sent after `from`.
+fn print_flow(limit: &str, what: &str, told: &[Told], from: Instant) {
+    let of: Vec<&Told> = told
+        .iter()
+        .filter(|told| told.limit == limit && told.sent >= from)
+        .collect();
+    let yes: Vec<&&Told> = of.iter().filter(|told| told.status == 200).collect();
+    let held = yes.iter().filter(|told| told.by == "reservation").count();
+    let quick = yes
+        .iter()
+        .filter(|told| told.by == "reservation" && told.took < Duration::from_millis(70))
+        .count();
+    let other = of
+        .iter()
+        .filter(|told| !matches!(told.status, 200 | 429))
+        .count();
+    let times = |told: &[&Told]| {
+        let mut times: Vec<f64> = told
+            .iter()
+            .map(|told| told.took.as_secs_f64() * 1e3)
+            .collect();
+        times.sort_by(f64::total_cmp);
+        times
+    };
+    let all = times(&of);
+    let how = if is_routed(limit) {
+        ", each check by the leader"
+    } else {
+        ""
+    };
+    println!(
+        "| {limit} at {what}{how} | {} checks, {} allowed, {:.1} % of them from reservations, {:.1} % without a wait, {other} out of reach | p50 {:.2} ms, p99 {:.1} ms |",
+        of.len(),
+        yes.len(),
+        100.0 * held as f64 / yes.len().max(1) as f64,
+        100.0 * quick as f64 / yes.len().max(1) as f64,
+        percentile(&all, 50.0),
+        percentile(&all, 99.0),
+    );
+}
+
 async fn local(root: &Path, windows: u64) {
     let regional = json!({ "algorithm": "fixed_window", "quota": 1_000_000, "window": "60s" });
     let limits = json!({
@@ -371,43 +412,7 @@ async fn local(root: &Path, windows: u64) {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let told = load.told.lock().clone();
         for (limit, _) in flows {
-            let of: Vec<&Told> = told
-                .iter()
-                .filter(|told| told.limit == limit && told.sent >= from)
-                .collect();
-            let yes: Vec<&&Told> = of.iter().filter(|told| told.status == 200).collect();
-            let held = yes.iter().filter(|told| told.by == "reservation").count();
-            let quick = yes
-                .iter()
-                .filter(|told| told.by == "reservation" && told.took < Duration::from_millis(70))
-                .count();
-            let other = of
-                .iter()
-                .filter(|told| !matches!(told.status, 200 | 429))
-                .count();
-            let times = |told: &[&Told]| {
-                let mut times: Vec<f64> = told
-                    .iter()
-                    .map(|told| told.took.as_secs_f64() * 1e3)
-                    .collect();
-                times.sort_by(f64::total_cmp);
-                times
-            };
-            let all = times(&of);
-            let how = if is_routed(limit) {
-                ", each check by the leader"
-            } else {
-                ""
-            };
-            println!(
-                "| {limit} at {what}{how} | {} checks, {} allowed, {:.1} % of them from reservations, {:.1} % without a wait, {other} out of reach | p50 {:.2} ms, p99 {:.1} ms |",
-                of.len(),
-                yes.len(),
-                100.0 * held as f64 / yes.len().max(1) as f64,
-                100.0 * quick as f64 / yes.len().max(1) as f64,
-                percentile(&all, 50.0),
-                percentile(&all, 99.0),
-            );
+            print_flow(limit, what, &told, from);
         }
         load.assert_not_exceeded(&[
             ("m100", 100),
@@ -494,7 +499,7 @@ fn main() {
                 "failover" => failover(&root, count.unwrap_or(20)).await,
                 "local" => local(&root, count.unwrap_or(2)).await,
                 "transfer" => transfer(&root, count.unwrap_or(6)).await,
-                "consensus" => commits::consensus(&root).await,
+                "consensus" => commits::consensus(&root, count.unwrap_or(250)).await,
                 _ => is_fine &= soak::soak(&root, count.unwrap_or(600)).await,
             }
         });

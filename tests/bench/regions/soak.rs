@@ -39,7 +39,10 @@ struct Look {
     resident_kib: u64,
 }
 
-const SERIES: [(&str, fn(&Look) -> u64); 4] = [
+/// One of the sizes that were looked at.
+type Size = fn(&Look) -> u64;
+
+const SERIES: [(&str, Size); 4] = [
     ("log file, bytes", |look| look.log_bytes),
     ("counter file, bytes", |look| look.counter_bytes),
     ("entries in the log", |look| look.entries),
@@ -134,7 +137,7 @@ async fn load(
 }
 
 /// The largest of `part` of three.
-fn most(looks: &[Look], part: usize, of: fn(&Look) -> u64) -> u64 {
+fn most(looks: &[Look], part: usize, of: Size) -> u64 {
     let third = looks.len() / 3;
     let part = &looks[part * third..];
     part.iter().take(third.max(1)).map(of).max().unwrap_or(0)

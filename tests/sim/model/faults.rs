@@ -64,13 +64,20 @@ pub enum Fault {
     Pause(usize, u64),
     Quota(usize, u64),
     Reset(usize),
+    Later(Later),
+    Calm,
+}
+
+/// One of [`Faults::more`].
+#[derive(Clone, Copy, Debug)]
+pub enum Later {
     Transfer,
     Step(usize, i64),
     SlowLink(usize, usize, u64),
     /// How long an entry takes.
     SlowDisk(u64),
+    /// Until when.
     FullDisk(usize, u64),
-    Calm,
 }
 
 impl Faults {
@@ -220,32 +227,44 @@ impl World {
         let regions = self.regions.len() as u64;
         for _ in 0..transfers {
             let at = self.rng.between(from, to);
-            self.schedule(at, Event::Fault(Fault::Transfer));
+            self.schedule(at, Event::Fault(Fault::Later(Later::Transfer)));
         }
         for _ in 0..steps {
             let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
             let by = self.rng.around(2 * SECOND as i64);
-            self.schedule(at, Event::Fault(Fault::Step(region as usize, by)));
+            self.schedule(
+                at,
+                Event::Fault(Fault::Later(Later::Step(region as usize, by))),
+            );
         }
         for _ in 0..slow_links {
             let (at, one) = (self.rng.between(from, to), self.rng.between(0, regions));
             let (one, other) = (one as usize, self.rng.between(0, regions) as usize);
             let until = (at + self.rng.between(200 * MS, 10 * SECOND)).min(to);
             let times = self.rng.between(2, 11);
-            self.schedule(at, Event::Fault(Fault::SlowLink(one, other, times)));
-            self.schedule(until, Event::Fault(Fault::SlowLink(one, other, 1)));
+            self.schedule(
+                at,
+                Event::Fault(Fault::Later(Later::SlowLink(one, other, times))),
+            );
+            self.schedule(
+                until,
+                Event::Fault(Fault::Later(Later::SlowLink(one, other, 1))),
+            );
         }
         for _ in 0..slow_disks {
             let at = self.rng.between(from, to);
             let until = (at + self.rng.between(200 * MS, 8 * SECOND)).min(to);
             let takes = self.rng.between(20 * MS, 300 * MS);
-            self.schedule(at, Event::Fault(Fault::SlowDisk(takes)));
-            self.schedule(until, Event::Fault(Fault::SlowDisk(FSYNC)));
+            self.schedule(at, Event::Fault(Fault::Later(Later::SlowDisk(takes))));
+            self.schedule(until, Event::Fault(Fault::Later(Later::SlowDisk(FSYNC))));
         }
         for _ in 0..full_disks {
             let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
             let until = (at + self.rng.between(200 * MS, 8 * SECOND)).min(to);
-            self.schedule(at, Event::Fault(Fault::FullDisk(region as usize, until)));
+            self.schedule(
+                at,
+                Event::Fault(Fault::Later(Later::FullDisk(region as usize, until))),
+            );
         }
     }
 
@@ -345,28 +364,6 @@ impl World {
                 self.audit.fault("reset");
                 self.admin(Entry::Reset { counter });
             }
-            Fault::Transfer => self.transfer(),
-            Fault::Step(region, by) => {
-                self.audit.fault("clock step");
-                self.regions[region].clock.wall_offset += by;
-            }
-            Fault::SlowLink(from, to, times) => {
-                if times > 1 {
-                    self.audit.fault("slow link");
-                }
-                self.net.slow(from, to, times);
-            }
-            Fault::SlowDisk(takes) => {
-                if takes > FSYNC {
-                    self.audit.fault("slow disks");
-                }
-                self.group.fsync = takes;
-            }
-            Fault::FullDisk(region, until) => {
-                self.audit.fault("full disk");
-                self.regions[region].disk_full_until = until;
-                self.lose_cut_off_leader();
-            }
             Fault::Calm => {
                 self.net.heal();
                 self.net.weather = Weather::default();
@@ -377,6 +374,35 @@ impl World {
                         self.start(region);
                     }
                 }
+            }
+            Fault::Later(later) => self.later_fault(later),
+        }
+    }
+
+    /// See [`Faults::more`].
+    fn later_fault(&mut self, later: Later) {
+        match later {
+            Later::Transfer => self.transfer(),
+            Later::Step(region, by) => {
+                self.audit.fault("clock step");
+                self.regions[region].clock.wall_offset += by;
+            }
+            Later::SlowLink(from, to, times) => {
+                if times > 1 {
+                    self.audit.fault("slow link");
+                }
+                self.net.slow(from, to, times);
+            }
+            Later::SlowDisk(takes) => {
+                if takes > FSYNC {
+                    self.audit.fault("slow disks");
+                }
+                self.group.fsync = takes;
+            }
+            Later::FullDisk(region, until) => {
+                self.audit.fault("full disk");
+                self.regions[region].disk_full_until = until;
+                self.lose_cut_off_leader();
             }
         }
     }
