@@ -4,11 +4,16 @@
 //!   under steady load of 0.9 of limits of 1000 and 10 000 a minute. Tells how long it takes until a new leader
 //!   decides a check, which share of the checks at the other regions was answered meanwhile from
 //!   reservations, and that no acknowledged charge was lost and no window exceeded.
-//! - `local`: three regions, 40 ms one way, limits of 100, 1000 and 10 000 a minute at 0.9 and 2 times their
-//!   amount, beside a regional limit in the same run. Tells which share of what was allowed came from
-//!   reservations, and how long answers took.
+//! - `local [WINDOWS]`: three regions, 40 ms one way, limits of 100, 1000 and 10 000 a minute at 0.9 and 2 times their
+//!   amount, beside a regional limit and, afterwards in the same run, pure routing (limits of the same amounts at 0.9, of
+//!   which the leader decides each check, because it carries a key). Tells which share of what was allowed came from
+//!   reservations, and how long answers took, over so many minutes (2).
 //! - `transfer [N]`: the lead is handed over N times (6) under the load of `failover`. Tells refusals and
 //!   waits.
+//! - `consensus [BATCH]`: three processes without a delay on one disk; four callers send batches of checks (250) of
+//!   which each needs an entry of the log. Tells entries committed per second, also as a ratio to the disk's fsyncs per second in the same run.
+//! - `soak [SECONDS]`: three regions under steady strict load (600 s). Every 10 s it tells the sizes of their files,
+//!   the entries in their logs and their memory, in the end whether all that levels off; if not, it exits with 1.
 //!
 //! Processes are those of the profile that the bench is built with; logs are kept when it fails.
 
@@ -17,6 +22,10 @@ mod clock;
 #[allow(dead_code, reason = "the harness is shared with the fault runs")]
 #[path = "../chaos/cluster.rs"]
 mod cluster;
+#[path = "regions/commits.rs"]
+mod commits;
+#[path = "regions/soak.rs"]
+mod soak;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,11 +63,14 @@ struct Told {
 struct Flow {
     limit: &'static str,
     per_minute: u64,
+    /// Each check carries a key of its own: the leader decides it.
+    routed: bool,
 }
 
 struct Load {
     cluster: Arc<Cluster>,
     told: Mutex<Vec<Told>>,
+    keys: AtomicU64,
     stopped: AtomicBool,
 }
 
@@ -66,8 +78,9 @@ fn strict(quota: u64) -> Value {
     json!({ "algorithm": "fixed_window", "quota": quota, "window": "60s", "mode": "strict" })
 }
 
-async fn cluster_in(root: &Path, latency: &str, limits: Value) -> Arc<Cluster> {
-    let cluster = Arc::new(Cluster::new(root, 3, latency, Clock::start()));
+async fn cluster_in(root: &Path, latency: &str, limits: Value, settings: &str) -> Arc<Cluster> {
+    let cluster = Cluster::with_settings(root, 3, latency, Clock::start(), settings);
+    let cluster = Arc::new(cluster);
     for region in &cluster.regions {
         region.start().await;
     }
@@ -95,6 +108,7 @@ impl Load {
         Arc::new(Self {
             cluster: Arc::clone(cluster),
             told: Mutex::default(),
+            keys: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
         })
     }
@@ -113,17 +127,22 @@ impl Load {
                 let mut ticks = tokio::time::interval(gap);
                 while !load.stopped.load(Ordering::Relaxed) {
                     ticks.tick().await;
-                    tokio::spawn(Arc::clone(&load).check(flow.limit, region));
+                    tokio::spawn(Arc::clone(&load).check(flow, region));
                 }
             });
         }
     }
 
-    async fn check(self: Arc<Self>, limit: &'static str, region: usize) {
+    async fn check(self: Arc<Self>, flow: Flow, region: usize) {
+        let limit = flow.limit;
+        let key = self.keys.fetch_add(1, Ordering::Relaxed);
+        let key = flow
+            .routed
+            .then(|| format!("{:p}-{key}", Arc::as_ptr(&self)));
         let sent = Instant::now();
         let body = json!({ "tenant": "acme", "limit": limit });
         let answer = self.cluster.regions[region]
-            .post("/v1/check", None, &body)
+            .post("/v1/check", key.as_deref(), &body)
             .await;
         let took = sent.elapsed();
         let (status, result) = answer.map_or((0, Value::Null), |answer| {
@@ -171,10 +190,12 @@ const FLOWS: [Flow; 2] = [
     Flow {
         limit: "m1000",
         per_minute: 900,
+        routed: false,
     },
     Flow {
         limit: "m10000",
         per_minute: 9_000,
+        routed: false,
     },
 ];
 const QUOTAS: [(&str, u64); 2] = [("m1000", 1_000), ("m10000", 10_000)];
@@ -221,7 +242,7 @@ async fn probe(
 }
 
 async fn failover(root: &Path, times: u64) {
-    let cluster = cluster_in(root, "50ms", failover_limits()).await;
+    let cluster = cluster_in(root, "50ms", failover_limits(), "").await;
     let load = Load::new(&cluster);
     FLOWS.iter().for_each(|flow| load.begin(*flow));
     // A region that starts twice within a minute is granted only what checks wait for.
@@ -294,13 +315,60 @@ async fn failover(root: &Path, times: u64) {
     println!("| acknowledged keyed charges lost or doubled, of {allowed} | 0 | 0 |");
 }
 
-async fn local(root: &Path) {
+/// Limits for pure routing, beside those of the same amounts that are spent from reservations.
+fn is_routed(limit: &str) -> bool {
+    limit.starts_with('r') && limit != "regional"
+}
+
+/// One row of the table of `local`: what became of the checks of one limit that were sent after `from`.
+fn print_flow(limit: &str, what: &str, told: &[Told], from: Instant) {
+    let of: Vec<&Told> = told
+        .iter()
+        .filter(|told| told.limit == limit && told.sent >= from)
+        .collect();
+    let yes: Vec<&&Told> = of.iter().filter(|told| told.status == 200).collect();
+    let held = yes.iter().filter(|told| told.by == "reservation").count();
+    let quick = yes
+        .iter()
+        .filter(|told| told.by == "reservation" && told.took < Duration::from_millis(70))
+        .count();
+    let other = of
+        .iter()
+        .filter(|told| !matches!(told.status, 200 | 429))
+        .count();
+    let times = |told: &[&Told]| {
+        let mut times: Vec<f64> = told
+            .iter()
+            .map(|told| told.took.as_secs_f64() * 1e3)
+            .collect();
+        times.sort_by(f64::total_cmp);
+        times
+    };
+    let all = times(&of);
+    let how = if is_routed(limit) {
+        ", each check by the leader"
+    } else {
+        ""
+    };
+    println!(
+        "| {limit} at {what}{how} | {} checks, {} allowed, {:.1} % of them from reservations, {:.1} % without a wait, {other} out of reach | p50 {:.2} ms, p99 {:.1} ms |",
+        of.len(),
+        yes.len(),
+        100.0 * held as f64 / yes.len().max(1) as f64,
+        100.0 * quick as f64 / yes.len().max(1) as f64,
+        percentile(&all, 50.0),
+        percentile(&all, 99.0),
+    );
+}
+
+async fn local(root: &Path, windows: u64) {
     let regional = json!({ "algorithm": "fixed_window", "quota": 1_000_000, "window": "60s" });
     let limits = json!({
         "m100": strict(100), "m1000": strict(1_000), "m10000": strict(10_000),
         "x100": strict(100), "x1000": strict(1_000), "x10000": strict(10_000), "regional": regional,
+        "r100": strict(100), "r1000": strict(1_000), "r10000": strict(10_000),
     });
-    let cluster = cluster_in(root, "40ms", limits).await;
+    let cluster = cluster_in(root, "40ms", limits, "").await;
     for (what, flows) in [
         (
             "0.9 ×",
@@ -320,51 +388,34 @@ async fn local(root: &Path) {
                 ("regional", 9_000),
             ],
         ),
+        // By itself, because it loads the leader much more than the others do.
+        (
+            "0.9 ×",
+            [
+                ("r100", 90),
+                ("r1000", 900),
+                ("r10000", 9_000),
+                ("regional", 9_000),
+            ],
+        ),
     ] {
         let load = Load::new(&cluster);
         for (limit, per_minute) in flows {
-            load.begin(Flow { limit, per_minute });
+            load.begin(Flow {
+                limit,
+                per_minute,
+                routed: is_routed(limit),
+            });
         }
         // The first window is not counted: nobody knows the demand yet.
         tokio::time::sleep(Duration::from_secs(62)).await;
         let from = Instant::now();
-        tokio::time::sleep(Duration::from_secs(120)).await;
+        tokio::time::sleep(Duration::from_secs(60 * windows)).await;
         load.stopped.store(true, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(5)).await;
         let told = load.told.lock().clone();
         for (limit, _) in flows {
-            let of: Vec<&Told> = told
-                .iter()
-                .filter(|told| told.limit == limit && told.sent >= from)
-                .collect();
-            let yes: Vec<&&Told> = of.iter().filter(|told| told.status == 200).collect();
-            let held = yes.iter().filter(|told| told.by == "reservation").count();
-            let quick = yes
-                .iter()
-                .filter(|told| told.by == "reservation" && told.took < Duration::from_millis(70))
-                .count();
-            let other = of
-                .iter()
-                .filter(|told| !matches!(told.status, 200 | 429))
-                .count();
-            let times = |told: &[&Told]| {
-                let mut times: Vec<f64> = told
-                    .iter()
-                    .map(|told| told.took.as_secs_f64() * 1e3)
-                    .collect();
-                times.sort_by(f64::total_cmp);
-                times
-            };
-            let all = times(&of);
-            println!(
-                "| {limit} at {what} | {} checks, {} allowed, {:.1} % of them from reservations, {:.1} % without a wait, {other} out of reach | p50 {:.2} ms, p99 {:.1} ms |",
-                of.len(),
-                yes.len(),
-                100.0 * held as f64 / yes.len().max(1) as f64,
-                100.0 * quick as f64 / yes.len().max(1) as f64,
-                percentile(&all, 50.0),
-                percentile(&all, 99.0),
-            );
+            print_flow(limit, what, &told, from);
         }
         load.assert_not_exceeded(&[
             ("m100", 100),
@@ -373,12 +424,15 @@ async fn local(root: &Path) {
             ("x100", 100),
             ("x1000", 1_000),
             ("x10000", 10_000),
+            ("r100", 100),
+            ("r1000", 1_000),
+            ("r10000", 10_000),
         ]);
     }
 }
 
 async fn transfer(root: &Path, times: u64) {
-    let cluster = cluster_in(root, "50ms", failover_limits()).await;
+    let cluster = cluster_in(root, "50ms", failover_limits(), "").await;
     let load = Load::new(&cluster);
     FLOWS.iter().for_each(|flow| load.begin(*flow));
     tokio::time::sleep(Duration::from_secs(70)).await;
@@ -429,7 +483,8 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
-    for name in ["failover", "local", "transfer"] {
+    let mut is_fine = true;
+    for name in ["failover", "local", "transfer", "consensus", "soak"] {
         if !runs(name) {
             continue;
         }
@@ -442,10 +497,15 @@ fn main() {
         runtime.block_on(async {
             match name {
                 "failover" => failover(&root, count.unwrap_or(20)).await,
-                "local" => local(&root).await,
-                _ => transfer(&root, count.unwrap_or(6)).await,
+                "local" => local(&root, count.unwrap_or(2)).await,
+                "transfer" => transfer(&root, count.unwrap_or(6)).await,
+                "consensus" => commits::consensus(&root, count.unwrap_or(250)).await,
+                _ => is_fine &= soak::soak(&root, count.unwrap_or(600)).await,
             }
         });
         std::fs::remove_dir_all(&root).expect("what a good run leaves is removed");
+    }
+    if !is_fine {
+        std::process::exit(1);
     }
 }

@@ -17,7 +17,7 @@ use model::Setup;
 use model::World;
 use model::audit::Audit;
 use model::audit::percentile;
-use model::faulty;
+use model::disturbed;
 use model::traffic::STEADY;
 use model::traffic::Traffic;
 
@@ -144,13 +144,22 @@ fn losses() {
     }
 }
 
+/// What follows from a fault, or is none: counted and told, but not as one that was injected.
+const CONSEQUENCES: [&str; 2] = ["end of a lease", "partition of nobody"];
+
+fn injected_kinds(kinds: &BTreeMap<&'static str, u64>) -> usize {
+    let is_injected = |kind: &&&str| !CONSEQUENCES.contains(*kind);
+    kinds.keys().filter(is_injected).count()
+}
+
 fn faults(seeds: u64, first: u64) {
     let mut kinds: BTreeMap<&'static str, u64> = BTreeMap::new();
     let (mut checks, mut windows, mut units, mut broken) = (0, 0, 0, Vec::new());
+    let (mut filled, mut buckets) = (0, 0);
     let (mut refused, mut out_of_reach, mut keyed, mut refunds) = (0, 0, 0, 0);
     for seed in first..first + seeds {
         let run = catch_unwind(AssertUnwindSafe(|| {
-            let mut world = World::new(faulty(seed));
+            let mut world = World::new(disturbed(seed));
             world.run();
             world.audit
         }));
@@ -160,6 +169,8 @@ fn faults(seeds: u64, first: u64) {
         };
         checks += audit.checks;
         windows += audit.windows.len();
+        filled += audit.windows.values().filter(|it| it.is_filled).count();
+        buckets += audit.buckets.len();
         units += audit.granted_units;
         refused += audit.refused;
         out_of_reach += audit.out_of_reach + audit.unavailable;
@@ -169,11 +180,33 @@ fn faults(seeds: u64, first: u64) {
             *kinds.entry(kind).or_default() += count;
         }
     }
+    let injected: u64 = kinds
+        .iter()
+        .filter(|(kind, _)| !CONSEQUENCES.contains(kind))
+        .map(|(_, count)| count)
+        .sum();
     println!(
-        "{seeds} seeds: {checks} checks, {keyed} of them keyed, {windows} windows, {units} units granted, {refunds} refunds, {refused} refusals, {out_of_reach} out of reach"
+        "| seeds {first} to {} | {seeds} |\n|---|---|",
+        first + seeds - 1
     );
-    println!("faults {kinds:?}");
-    println!("violations {}: {broken:?}", broken.len());
+    println!("| windows audited | {windows} |");
+    println!("| of them filled to the largest amount in force | {filled} |");
+    println!("| buckets audited | {buckets} |");
+    println!("| units admitted | {units} |");
+    println!("| checks | {checks}, and {keyed} keyed ones |");
+    println!("| refunds, refusals, out of reach | {refunds}, {refused}, {out_of_reach} |");
+    for (kind, count) in &kinds {
+        println!("| fault: {kind} | {count} |");
+    }
+    println!(
+        "| faults injected | {injected} of {} kinds |",
+        injected_kinds(&kinds)
+    );
+    println!("| violations | {} {broken:?} |", broken.len());
+    assert!(
+        broken.is_empty(),
+        "a seed is replayed by HIGHWATER_SIM_SEED"
+    );
 }
 
 fn main() {

@@ -95,6 +95,17 @@ fn new_client() -> Client {
 impl Cluster {
     /// `count` regions in `root`, whose messages take `latency` one way, not started.
     pub fn new(root: &Path, count: usize, latency: &str, clock: Clock) -> Self {
+        Self::with_settings(root, count, latency, clock, "")
+    }
+
+    /// The same with more lines of every region's file.
+    pub fn with_settings(
+        root: &Path,
+        count: usize,
+        latency: &str,
+        clock: Clock,
+        settings: &str,
+    ) -> Self {
         assert!((1..=NAMES.len()).contains(&count), "1 to 5 regions");
         let ports = free_ports(3 * count);
         let place = |index: usize| [ports[3 * index], ports[3 * index + 1], ports[3 * index + 2]];
@@ -108,7 +119,7 @@ impl Cluster {
                 let mut text = format!(
                     "cluster = \"chaos\"\nregion = \"{name}\"\ndata_dir = {:?}\nlisten.check = \"127.0.0.1:{check}\"\n\
                      listen.admin = \"127.0.0.1:{admin}\"\nlisten.peer = \"127.0.0.1:{peer}\"\nauth.admin_token = \"{TOKEN}\"\n\
-                     auth.peer_secret = \"between regions\"\nfaults.enabled = true\n",
+                     auth.peer_secret = \"between regions\"\nfaults.enabled = true\n{settings}",
                     directory.join("data").display().to_string(),
                 );
                 for (other, other_name) in NAMES[..count].iter().enumerate() {
@@ -314,6 +325,18 @@ impl Region {
     pub async fn wipe(&self) {
         assert!(!self.is_running().await, "{} runs", self.name);
         fs::remove_dir_all(self.directory.join("data")).expect("the data goes");
+    }
+
+    /// The process id, while it runs.
+    #[allow(dead_code, reason = "the fault runs do not need it")]
+    pub async fn pid(&self) -> Option<u32> {
+        self.child.lock().await.as_ref().map(Child::id)
+    }
+
+    /// Where it keeps its data.
+    #[allow(dead_code, reason = "the fault runs do not need it")]
+    pub fn data_dir(&self) -> PathBuf {
+        self.directory.join("data")
     }
 
     /// What the region has logged.

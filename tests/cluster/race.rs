@@ -52,12 +52,6 @@ fn a_fixed_window_admits_exactly_its_quota_over_five_regions() {
     admits_exactly_over(&FIVE, &limit, 100, 1000);
 }
 
-#[test]
-fn a_sliding_window_admits_exactly_its_quota_over_five_regions() {
-    let limit = json!({ "algorithm": "sliding_window", "quota": 100, "window": LONG });
-    admits_exactly_over(&FIVE, &limit, 100, 1000);
-}
-
 /// REP-5 with real regions: all are cut off from each other, each spends what it holds, and nowhere is there a 31st
 /// unit. What was lost on the way is held by nobody twice, and all of it is there once the cuts are healed.
 #[test]

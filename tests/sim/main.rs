@@ -44,6 +44,7 @@ use model::World;
 use model::audit::Audit;
 use model::audit::percentile;
 use model::bucket::BucketAudit;
+use model::disturbed;
 use model::faults::Faults;
 use model::faulty;
 use model::traffic::STEADY;
@@ -118,6 +119,12 @@ fn nor_with_buckets_beside_the_windows() {
 }
 
 #[test]
+fn nor_with_handed_over_leads_stepping_clocks_slow_links_and_disks_that_are_slow_or_full() {
+    let broken = broken(1..=FIXED / 3, disturbed);
+    assert!(broken.is_empty(), "broken by seeds {broken:?}");
+}
+
+#[test]
 fn nor_with_regions_that_are_cut_off_for_longer_than_a_lease() {
     let broken = broken(1..=FIXED / 12, cut_off);
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
@@ -131,6 +138,7 @@ fn nor_on_seeds_that_were_never_tried() {
     println!("fresh seeds {seeds:?}");
     let mut broken_by = broken(seeds.clone(), faulty);
     broken_by.extend(broken(seeds.clone(), with_buckets));
+    broken_by.extend(broken(seeds.clone(), disturbed));
     broken_by.extend(broken(seeds.into_iter().take(3), cut_off));
     let broken = broken_by;
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
@@ -147,7 +155,12 @@ fn replay() {
         replay_many(seed, count / 2, true);
         return;
     }
-    for setup in [faulty(seed), with_buckets(seed), cut_off(seed)] {
+    for setup in [
+        faulty(seed),
+        with_buckets(seed),
+        cut_off(seed),
+        disturbed(seed),
+    ] {
         println!("{setup:?}");
         let audit = run(setup);
         println!(

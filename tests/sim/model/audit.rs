@@ -22,6 +22,8 @@ pub struct WindowAudit {
     pub charged: u64,
     /// Given back through the log.
     pub refunded: u64,
+    /// Whether all of the largest quota in force was used at some time.
+    pub is_filled: bool,
     /// Spent and charged before the book opened a newer epoch of the same window; `None` in the newest.
     pub when_superseded: Option<u64>,
 }
@@ -140,7 +142,7 @@ impl Audit {
     }
 
     /// S2, S7 and design 2.2, after units of a window were used.
-    pub fn assert_within(&self, account: &Account, window: WindowId) {
+    pub fn assert_within(&mut self, account: &Account, window: WindowId) {
         let counter = counter_of(account);
         let quota = self.quota_max(counter, window);
         let own = &self.windows[&(account.clone(), window)];
@@ -159,6 +161,9 @@ impl Audit {
             together <= quota,
             "S2: {together} of {quota} used by the newest epoch of {counter} and beside it in {window:?}"
         );
+        if quota > 0 && together == quota {
+            self.window(account, window).is_filled = true;
+        }
     }
 
     /// Units that nobody used of a window, as things are.

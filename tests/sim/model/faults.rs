@@ -9,6 +9,7 @@ use super::MS;
 use super::SECOND;
 use super::World;
 use super::clock::Clock;
+use super::group::FSYNC;
 use super::net::Weather;
 use super::replica::Entry;
 use super::rng::Rng;
@@ -33,6 +34,23 @@ pub struct Faults {
     pub stretch: u64,
     /// One leader loss at this time after the start of traffic, in ms.
     pub loss_at_ms: Option<u64>,
+    /// More that the runs of older seeds do not have.
+    pub more: More,
+}
+
+/// See [`Faults::more`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct More {
+    /// The lead is handed over.
+    pub transfers: u64,
+    /// A wall clock steps by up to 2 s.
+    pub steps: u64,
+    /// A link takes up to ten times as long, in one direction.
+    pub slow_links: u64,
+    /// Disks take up to 300 ms for an entry.
+    pub slow_disks: u64,
+    /// A region's disk takes nothing.
+    pub full_disks: u64,
 }
 
 /// One thing that goes wrong.
@@ -46,7 +64,20 @@ pub enum Fault {
     Pause(usize, u64),
     Quota(usize, u64),
     Reset(usize),
+    Later(Later),
     Calm,
+}
+
+/// One of [`Faults::more`].
+#[derive(Clone, Copy, Debug)]
+pub enum Later {
+    Transfer,
+    Step(usize, i64),
+    SlowLink(usize, usize, u64),
+    /// How long an entry takes.
+    SlowDisk(u64),
+    /// Until when.
+    FullDisk(usize, u64),
 }
 
 impl Faults {
@@ -66,7 +97,21 @@ impl Faults {
             appends_fail: some(1) == 1,
             stretch: 0,
             loss_at_ms: None,
+            more: More::default(),
         }
+    }
+
+    /// Kinds that came later.
+    pub fn with_more(self, rng: &mut Rng) -> Self {
+        let mut some = |most: u64| rng.between(0, most + 1);
+        let more = More {
+            transfers: some(3),
+            steps: some(3),
+            slow_links: some(3),
+            slow_disks: some(2),
+            full_disks: some(2),
+        };
+        Self { more, ..self }
     }
 
     pub fn is_calm(&self) -> bool {
@@ -113,6 +158,17 @@ impl World {
                 double: 0.05,
                 late: 0.05,
             };
+            // One each, however many messages meet it.
+            for kind in [
+                "messages lost",
+                "messages doubled",
+                "messages late and out of order",
+            ] {
+                self.audit.fault(kind);
+            }
+        }
+        if faults.clocks {
+            self.audit.fault("clocks off and drifting");
         }
         let regions = self.regions.len() as u64;
         let (from, to) = (self.begins, self.ends - 8 * SECOND);
@@ -156,7 +212,60 @@ impl World {
             let counter = self.rng.between(0, self.setup.all_counters() as u64) as usize;
             self.schedule(at, Event::Fault(Fault::Reset(counter)));
         }
+        self.plan_more(from, to);
         self.schedule(self.ends - 6 * SECOND, Event::Fault(Fault::Calm));
+    }
+
+    fn plan_more(&mut self, from: u64, to: u64) {
+        let More {
+            transfers,
+            steps,
+            slow_links,
+            slow_disks,
+            full_disks,
+        } = self.setup.faults.more;
+        let regions = self.regions.len() as u64;
+        for _ in 0..transfers {
+            let at = self.rng.between(from, to);
+            self.schedule(at, Event::Fault(Fault::Later(Later::Transfer)));
+        }
+        for _ in 0..steps {
+            let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
+            let by = self.rng.around(2 * SECOND as i64);
+            self.schedule(
+                at,
+                Event::Fault(Fault::Later(Later::Step(region as usize, by))),
+            );
+        }
+        for _ in 0..slow_links {
+            let (at, one) = (self.rng.between(from, to), self.rng.between(0, regions));
+            let (one, other) = (one as usize, self.rng.between(0, regions) as usize);
+            let until = (at + self.rng.between(200 * MS, 10 * SECOND)).min(to);
+            let times = self.rng.between(2, 11);
+            self.schedule(
+                at,
+                Event::Fault(Fault::Later(Later::SlowLink(one, other, times))),
+            );
+            self.schedule(
+                until,
+                Event::Fault(Fault::Later(Later::SlowLink(one, other, 1))),
+            );
+        }
+        for _ in 0..slow_disks {
+            let at = self.rng.between(from, to);
+            let until = (at + self.rng.between(200 * MS, 8 * SECOND)).min(to);
+            let takes = self.rng.between(20 * MS, 300 * MS);
+            self.schedule(at, Event::Fault(Fault::Later(Later::SlowDisk(takes))));
+            self.schedule(until, Event::Fault(Fault::Later(Later::SlowDisk(FSYNC))));
+        }
+        for _ in 0..full_disks {
+            let (at, region) = (self.rng.between(from, to), self.rng.between(0, regions));
+            let until = (at + self.rng.between(200 * MS, 8 * SECOND)).min(to);
+            self.schedule(
+                at,
+                Event::Fault(Fault::Later(Later::FullDisk(region as usize, until))),
+            );
+        }
     }
 
     /// Some regions against the others, or one link; both ways, or one.
@@ -183,7 +292,12 @@ impl World {
                 if self.regions[region].process.is_none() {
                     return;
                 }
-                self.audit.fault("crash");
+                let leads = self.region_that_leads() == Some(region);
+                self.audit.fault(if leads {
+                    "crash of the leader"
+                } else {
+                    "crash of a region"
+                });
                 self.crash(region);
                 self.lose_leader_at(region);
             }
@@ -193,7 +307,11 @@ impl World {
                 }
             }
             Fault::LoseLeader => {
-                self.audit.fault("leader loss");
+                self.audit.fault(if self.setup.faults.deposed_talk {
+                    "leader deposed that talks on"
+                } else {
+                    "leader lost"
+                });
                 let talks = if self.setup.faults.deposed_talk {
                     self.rng.between(SECOND, 8 * SECOND)
                 } else {
@@ -202,7 +320,12 @@ impl World {
                 self.lose_leader(self.at + talks);
             }
             Fault::Cut(cut) => {
-                self.audit.fault("partition");
+                let is_one_way = cut.iter().any(|(from, to)| !cut.contains(&(*to, *from)));
+                self.audit.fault(match (cut.is_empty(), is_one_way) {
+                    (true, _) => "partition of nobody",
+                    (false, true) => "partition one way",
+                    (false, false) => "partition both ways",
+                });
                 if !self.setup.buckets.is_empty() {
                     self.quieten();
                 }
@@ -216,15 +339,25 @@ impl World {
                 if self.regions[region].process.is_none() {
                     return;
                 }
-                self.audit.fault("pause");
+                let leads = self.region_that_leads() == Some(region);
+                self.audit.fault(if leads {
+                    "pause of the leader"
+                } else {
+                    "pause of a region"
+                });
                 self.regions[region].paused_until = self.at + lasts;
                 if lasts > SECOND {
                     self.lose_cut_off_leader();
                 }
             }
             Fault::Quota(counter, quota) => {
-                self.audit.fault("quota");
+                let now = self.group.truth.catalogue.counters[counter].quota;
                 let quota = self.quota_of(counter, quota);
+                self.audit.fault(if quota.units() < now.units() {
+                    "amount lowered"
+                } else {
+                    "amount raised"
+                });
                 self.admin(Entry::Quota { counter, quota });
             }
             Fault::Reset(counter) => {
@@ -234,11 +367,42 @@ impl World {
             Fault::Calm => {
                 self.net.heal();
                 self.net.weather = Weather::default();
+                self.net.all_fast();
+                self.group.fsync = FSYNC;
                 for region in 0..self.regions.len() {
                     if self.regions[region].process.is_none() {
                         self.start(region);
                     }
                 }
+            }
+            Fault::Later(later) => self.later_fault(later),
+        }
+    }
+
+    /// See [`Faults::more`].
+    fn later_fault(&mut self, later: Later) {
+        match later {
+            Later::Transfer => self.transfer(),
+            Later::Step(region, by) => {
+                self.audit.fault("clock step");
+                self.regions[region].clock.wall_offset += by;
+            }
+            Later::SlowLink(from, to, times) => {
+                if times > 1 {
+                    self.audit.fault("slow link");
+                }
+                self.net.slow(from, to, times);
+            }
+            Later::SlowDisk(takes) => {
+                if takes > FSYNC {
+                    self.audit.fault("slow disks");
+                }
+                self.group.fsync = takes;
+            }
+            Later::FullDisk(region, until) => {
+                self.audit.fault("full disk");
+                self.regions[region].disk_full_until = until;
+                self.lose_cut_off_leader();
             }
         }
     }
@@ -291,6 +455,27 @@ impl World {
             self.leadings.remove(&serial);
         }
         self.leadings.retain(|_, leading| leading.region != region);
+    }
+
+    /// The region of who leads by the last election.
+    fn region_that_leads(&self) -> Option<usize> {
+        let leading = self.leadings.get(&self.group.leader?)?;
+        Some(leading.region)
+    }
+
+    /// The lead is handed to another region, at once.
+    fn transfer(&mut self) {
+        let Some(old) = self.region_that_leads() else {
+            return;
+        };
+        let fit: Vec<usize> = (0..self.regions.len())
+            .filter(|region| *region != old && self.reaches_majority(*region))
+            .collect();
+        if let Some(to) = self.rng.pick(&fit).copied() {
+            self.audit.fault("lead handed over");
+            self.lose_leader(self.at);
+            self.elect(to);
+        }
     }
 
     /// A leader without a majority: the others elect another, and it goes on talking until it hears of it.

@@ -24,7 +24,7 @@ use super::replica::Replica;
 use super::replica::counter_of;
 
 /// Time for a disk to keep an entry.
-const FSYNC: u64 = 2 * MS;
+pub const FSYNC: u64 = 2 * MS;
 
 /// An entry that was appended and not committed.
 #[derive(Clone, Debug)]
@@ -59,6 +59,8 @@ pub struct Group {
     pub gap: u64,
     /// When a stalled commit is tried again.
     retry_at: u64,
+    /// How long a disk takes to keep an entry.
+    pub fsync: u64,
 }
 
 impl Group {
@@ -76,6 +78,7 @@ impl Group {
             lost_at: None,
             gap: 3_500 * MS,
             retry_at: 0,
+            fsync: FSYNC,
         }
     }
 
@@ -91,13 +94,18 @@ impl World {
         self.regions[region].process.is_some() && self.regions[region].paused_until <= self.at
     }
 
+    /// Whether its disk keeps what it is given.
+    fn keeps(&self, region: usize) -> bool {
+        self.is_up(region) && self.regions[region].disk_full_until <= self.at
+    }
+
     /// How long an entry takes to reach a majority from here; `None`: it does not.
     fn commit_delay(&self, from: usize) -> Option<u64> {
-        if !self.is_up(from) {
+        if !self.keeps(from) {
             return None;
         }
         let mut trips: Vec<u64> = (0..self.regions.len())
-            .filter(|to| *to == from || (self.is_up(*to) && self.net.connects(from, *to)))
+            .filter(|to| *to == from || (self.keeps(*to) && self.net.connects(from, *to)))
             .map(|to| {
                 if to == from {
                     0
@@ -107,7 +115,9 @@ impl World {
             })
             .collect();
         trips.sort_unstable();
-        trips.get(self.regions.len() / 2).map(|trip| trip + FSYNC)
+        trips
+            .get(self.regions.len() / 2)
+            .map(|trip| trip + self.group.fsync)
     }
 
     /// The time that buckets earn by.

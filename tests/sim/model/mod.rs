@@ -129,6 +129,15 @@ impl Setup {
     }
 }
 
+impl Setup {
+    /// The same with more kinds of faults.
+    pub fn with_more_faults(mut self) -> Self {
+        let mut rng = Rng::new(self.seed ^ 0xfa17);
+        self.faults = self.faults.with_more(&mut rng);
+        self
+    }
+}
+
 /// A run with faults, as small or large as the seed says.
 pub fn faulty(seed: u64) -> Setup {
     let mut rng = Rng::new(seed ^ 0x5eed);
@@ -156,6 +165,29 @@ pub fn faulty(seed: u64) -> Setup {
     setup.pairs = 0.2;
     setup.faults = Faults::all(&mut rng);
     setup
+}
+
+/// The same with many small limits that are asked for much more than they have: most windows are used up, unless
+/// units die with a process.
+pub fn filling(seed: u64) -> Setup {
+    let mut setup = faulty(seed).with_more_faults();
+    let mut rng = Rng::new(seed ^ 0xf111);
+    setup.quota = [1, 3, 10, 20][rng.between(0, 4) as usize];
+    setup.counters = rng.between(4, 13) as usize;
+    setup.window = rng.between(4, 9) * SECOND;
+    setup.windows = 48 * SECOND / setup.window + 1;
+    setup.load = rng.between(2, 5) as f64;
+    setup.cost_max = rng.between(1, setup.quota.min(4) + 1);
+    setup
+}
+
+/// A run of one of the kinds with all faults: few large limits, with buckets too, or many small ones.
+pub fn disturbed(seed: u64) -> Setup {
+    match seed % 4 {
+        0 => faulty(seed).with_more_faults().with_buckets(),
+        1 => faulty(seed).with_more_faults(),
+        _ => filling(seed),
+    }
 }
 
 /// What travels between regions.

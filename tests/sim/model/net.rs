@@ -23,6 +23,8 @@ pub struct Net {
     pub weather: Weather,
     pub cut: Vec<Vec<bool>>,
     pub last: BTreeMap<(usize, usize), u64>,
+    /// How many times its delay a link takes.
+    slow: BTreeMap<(usize, usize), u64>,
 }
 
 impl Net {
@@ -33,11 +35,25 @@ impl Net {
             weather: Weather::default(),
             cut: vec![vec![false; regions]; regions],
             last: BTreeMap::new(),
+            slow: BTreeMap::new(),
         }
     }
 
     pub fn cut(&mut self, from: usize, to: usize, is_cut: bool) {
         self.cut[from][to] = is_cut && from != to;
+    }
+
+    /// A link takes so many times its delay from now on.
+    pub fn slow(&mut self, from: usize, to: usize, times: u64) {
+        self.slow.insert((from, to), times);
+    }
+
+    pub fn all_fast(&mut self) {
+        self.slow.clear();
+    }
+
+    fn delay_ms(&self, from: usize, to: usize) -> u64 {
+        self.delays[from][to] * self.slow.get(&(from, to)).copied().unwrap_or(1)
     }
 
     pub fn heal(&mut self) {
@@ -50,7 +66,7 @@ impl Net {
     }
 
     pub fn round_trip(&self, one: usize, other: usize) -> u64 {
-        (self.delays[one][other] + self.delays[other][one]) * MS
+        (self.delay_ms(one, other) + self.delay_ms(other, one)) * MS
     }
 
     /// When a message sent at `at` arrives: never, once, or twice.
@@ -72,7 +88,7 @@ impl Net {
     }
 
     fn arrival(&mut self, rng: &mut Rng, from: usize, to: usize, at: u64) -> u64 {
-        let delay = (self.delays[from][to] * MS) as f64;
+        let delay = (self.delay_ms(from, to) * MS) as f64;
         let arrives = at + (delay + rng.exponential(delay / 10.0)) as u64;
         if rng.chance(self.weather.late) {
             return arrives + rng.between(0, 2_000 * MS);

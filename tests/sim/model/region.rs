@@ -38,6 +38,8 @@ pub struct Region {
     /// Until when hardly anybody asks here.
     pub quiet_until: u64,
     pub incarnations: u64,
+    /// Until when its disk takes nothing.
+    pub disk_full_until: u64,
 }
 
 /// One process. Nothing of it survives its end.
@@ -98,6 +100,7 @@ impl Region {
             paused_until: 0,
             quiet_until: 0,
             incarnations: 0,
+            disk_full_until: 0,
         }
     }
 }
