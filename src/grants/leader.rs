@@ -434,6 +434,17 @@ impl Leader {
         }
     }
 
+    /// Puts into the log what was told and no entry has carried: before the process ends, with nobody to hand the
+    /// lead to, for what the leader alone knows is lost with it.
+    pub fn carry_all(&mut self, out: &mut Vec<Action>) {
+        let told = |desk: &Desk| desk.told_since.is_some();
+        let places = self.desks.iter().filter(|(_, desk)| told(desk));
+        let places: Vec<Place> = places.map(|(place, _)| place.clone()).collect();
+        for place in places {
+            self.propose(&place, Vec::new(), out);
+        }
+    }
+
     // Desks.
 
     /// The desk of a window that can be granted.

@@ -497,12 +497,13 @@ impl Region {
     }
 
     /// Gives back every unit that no check waits for. Repeated, it says so again: a leader that has just been elected
-    /// may not have listened.
+    /// may not have listened. Where this region leads itself, with nobody to hand over to, it goes into the log.
     pub fn give_back(&self) {
         let mut effects = Vec::new();
         self.reservations
             .give_back_all(self.clock.boot(), &mut effects);
         self.carry_out(effects);
+        self.carry_all_told();
     }
 
     /// Waits a moment until this region knows who leads in its place.

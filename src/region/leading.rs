@@ -286,6 +286,11 @@ impl Region {
         });
     }
 
+    /// Puts what this region was told as the leader into the log; nothing when it does not lead.
+    pub fn carry_all_told(&self) {
+        self.lead(|leading, _, _, out| leading.leader.carry_all(out));
+    }
+
     /// Tells the leader's state how far away everybody is, who votes, and whether its own clock is off.
     pub fn survey(&self) -> Option<Span> {
         let peers = self

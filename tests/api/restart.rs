@@ -57,6 +57,23 @@ fn acknowledged_charges_survive_kill_9() {
     assert!(acknowledged > 0, "there was load");
 }
 
+/// Alone, a region has nobody to give its units back to but itself.
+#[test]
+fn no_unit_of_a_strict_limit_is_stranded_when_a_region_alone_ends_in_good_order() {
+    let mut server = Server::starting_soon();
+    server.limits(&json!({
+        "paid": { "algorithm": "fixed_window", "quota": 100, "window": "1h", "mode": "strict" },
+    }));
+    for round in 0..3 {
+        assert_eq!(Counter::new(&server, "t", "paid").passes(10), 10);
+        server.restart(Stop::Terminate);
+        let look = Counter::new(&server, "t", "paid").look();
+        let used = 10 * (round + 1);
+        assert_eq!((look.used(), look.remaining()), (used, 100 - used));
+    }
+    assert_eq!(Counter::new(&server, "t", "paid").passes(100), 70);
+}
+
 /// Calls until the connection breaks; how many were answered, and whether one was not.
 async fn call_until_it_dies(url: String, body: Value) -> (u64, u64) {
     let client = new_client();

@@ -327,12 +327,6 @@ impl Region {
         fs::remove_dir_all(self.directory.join("data")).expect("the data goes");
     }
 
-    /// The process id, while it runs.
-    #[allow(dead_code, reason = "the fault runs do not need it")]
-    pub async fn pid(&self) -> Option<u32> {
-        self.child.lock().await.as_ref().map(Child::id)
-    }
-
     /// Where it keeps its data.
     #[allow(dead_code, reason = "the fault runs do not need it")]
     pub fn data_dir(&self) -> PathBuf {
