@@ -35,10 +35,12 @@ fn admits_exactly_over(regions: &[usize], limit: &Value, quota: u64, calls: usiz
     let stormed = answers(at_once(&cluster, WIDTH, in_turn(regions, calls, &body)));
     let tally = Tally::of(&stormed);
     println!("{limit}: {tally:?}");
-    assert_eq!(tally.unknown, 0, "{tally:?}");
     assert!(tally.allowed <= quota, "{tally:?}");
     let rest = spend_all(&cluster, &body);
-    assert_eq!(tally.allowed + rest, quota, "{tally:?}");
+    // What a call was charged that was not told its outcome is nobody's; there are such calls only when a leader
+    // changes in the middle.
+    let told = tally.allowed + rest;
+    assert!(told <= quota && told + tally.unknown >= quota, "{tally:?}, and {rest}");
     wait_used(&cluster, "t", "raced", quota);
 }
 
