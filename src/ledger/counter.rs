@@ -11,6 +11,7 @@
 mod afar;
 mod drawn;
 mod give;
+mod lost;
 mod persist;
 mod prepare;
 mod slices;

@@ -14,6 +14,9 @@ pub struct Peer {
     pub heard: Span,
     /// Whether it is in touch: heard within the last second, and caught up with us and we with it since the
     /// later start of both.
+    pub is_in_touch: bool,
+    /// Whether it is in touch and has merged all that the others acknowledged while it was not. In between it has no
+    /// part in what is left, but nothing more is taken to be known by all before it has merged that too.
     pub is_reachable: bool,
     /// The highest round of which, and of all before it, the peer has merged everything that was gathered.
     pub acked_round: u64,

@@ -318,12 +318,14 @@ impl Sharing {
                 own_place = weights.len();
                 weights.push(own);
             }
+            if peer.is_in_touch {
+                acked = acked.min(peer.acked_round);
+            }
             if !peer.is_reachable {
                 continue;
             }
             let wanted = self.wanted(at.boot, peer.site);
             guard = guard.saturating_add(unheard(at.boot, peer, wanted));
-            acked = acked.min(peer.acked_round);
             weights.push(weight(wanted));
         }
         if weights.len() < reachable {
@@ -348,7 +350,7 @@ impl Sharing {
             self.is_near = true;
         }
         // Asked for each time: the ring keeps up with what is acknowledged.
-        let known = if reachable == 1 {
+        let known = if acked == u64::MAX {
             at.own
         } else {
             self.ring.known(acked).min(at.own)

@@ -2,9 +2,11 @@
 //! regions 20 to 120 ms apart, a round every 100 ms, windows of 60 s.
 //!
 //! `cargo bench --bench approximate` prints how far a quota is passed and how much of it stays unused, by
-//! quota, by number of regions, by units a call, over partitions and in sudden bursts, and what a judgement
-//! takes; `-- quotas`, `-- regions`, `-- costs`, `-- cuts`, `-- bursts` or `-- speed` one of them alone,
-//! `-- kinds 100` a quota by load and kind of traffic. With `alone` at the end it is the rule of sharing alone.
+//! quota, by number of regions, by units a call, over partitions, crashes and in sudden bursts, how far a common bucket
+//! gets into debt and how much less than it is given, and what a judgement takes; `-- quotas`, `-- regions`,
+//! `-- costs`, `-- cuts`, `-- crashes`, `-- bursts`, `-- buckets` or `-- speed` one of them alone, `-- kinds 100` a
+//! quota by load and kind of traffic. A number after a name leaves greater quotas out. With `alone` at the end it is
+//! the rule of sharing alone.
 
 #[allow(dead_code, reason = "runs with faults are tests")]
 #[path = "../sim/approximate/mod.rs"]
@@ -16,6 +18,7 @@ mod model;
 use std::hint::black_box;
 use std::time::Instant;
 
+use approximate::Crash;
 use approximate::Cut;
 use approximate::Region;
 use approximate::Setup;
@@ -47,6 +50,10 @@ struct Run {
     setup: Setup,
     windows: Vec<Tally>,
     entries: u64,
+    /// How far a common bucket went below zero, in units.
+    debt: f64,
+    /// What it would have given.
+    ideal_granted: u64,
 }
 
 fn run_with<R: Region>(setup: Setup) -> Run {
@@ -56,6 +63,8 @@ fn run_with<R: Region>(setup: Setup) -> Run {
         setup,
         windows: world.windows,
         entries: world.entries,
+        debt: world.debt,
+        ideal_granted: world.ideal_granted,
     }
 }
 
@@ -103,12 +112,16 @@ fn quotas(most: u64) {
     }
 }
 
-fn regions() {
-    println!("\n| N, Q, load | {}", Row::HEAD);
+fn regions(most: u64) {
+    println!("\n| N, Q | {}", Row::HEAD);
     for regions in [2, 3, 5, 10] {
-        for quota in [10, 100, 10_000] {
+        for quota in [10, 100, 1_000, 10_000, 100_000] {
+            if quota > most {
+                continue;
+            }
             let loads = [1.2, 5.0, 20.0];
-            let row = steady(quota, regions, Split::Adaptive, &loads, 4, &STEADY);
+            let seeds = if quota <= 1_000 { 4 } else { 1 };
+            let row = steady(quota, regions, Split::Adaptive, &loads, seeds, &STEADY);
             row.print(&format!("{regions}, {quota}"));
         }
     }
@@ -116,7 +129,14 @@ fn regions() {
 
 fn costs() {
     println!("\n| Q, units a call, split | {}", Row::HEAD);
-    for (quota, cost) in [(1_000, 7), (1_000, 50), (10_000, 300)] {
+    for (quota, cost, has_mixed_costs) in [
+        (1_000, 7, false),
+        (1_000, 50, false),
+        (100, 50, true),
+        (1_000, 50, true),
+        (10_000, 50, true),
+        (10_000, 300, false),
+    ] {
         for split in [Split::None, Split::Adaptive, Split::Equal] {
             let mut row = Row::default();
             for load in LOADS {
@@ -125,12 +145,14 @@ fn costs() {
                         let mut setup = Setup::new(seed, 5, quota, load, traffic);
                         setup.split = split;
                         setup.cost = cost;
+                        setup.has_mixed_costs = has_mixed_costs;
                         let run = run(setup);
                         row.add(&run.setup, &run.windows, run.entries);
                     }
                 }
             }
-            row.print(&format!("{quota}, {cost}, {split:?}"));
+            let from = if has_mixed_costs { "1 to " } else { "" };
+            row.print(&format!("{quota}, {from}{cost}, {split:?}"));
         }
     }
 }
@@ -178,6 +200,68 @@ fn cuts() {
     }
 }
 
+fn crashes() {
+    println!(
+        "\n| a region down from 20 to 30 s, Q, split | {}",
+        Row::HEAD
+    );
+    for quota in [100, 1_000, 10_000] {
+        for split in [Split::None, Split::Adaptive] {
+            let mut row = Row::default();
+            for traffic in STEADY {
+                for seed in 0..4 {
+                    let mut setup = Setup::new(seed, 5, quota, 2.0, traffic);
+                    setup.split = split;
+                    setup.crash = Some(Crash {
+                        region: 1,
+                        from: 20 * SECOND,
+                        until: 30 * SECOND,
+                    });
+                    let run = run(setup);
+                    row.add(&run.setup, &run.windows, run.entries);
+                }
+            }
+            row.print(&format!("without its disk, {quota}, {split:?}"));
+        }
+    }
+}
+
+/// Debt in time of refill and units that one bucket would have given and these did not: the worst kind of traffic,
+/// and in brackets each.
+fn buckets() {
+    println!(
+        "\n| holds, load, split | debt ms | under the ideal % | over the ideal % | by traffic: debt ms, under % |\n|---|---|---|---|---|"
+    );
+    const QUOTA: u64 = 3_000;
+    for seconds in [1, 3, 10] {
+        for load in [0.9, 1.2, 5.0] {
+            for split in [Split::None, Split::Adaptive] {
+                let mut worst = (0.0_f64, 0.0_f64, 0.0_f64);
+                let mut each = String::new();
+                for traffic in STEADY {
+                    let (mut debt, mut ideal, mut granted) = (0.0_f64, 0, 0);
+                    for seed in 0..4 {
+                        let mut setup = Setup::new(seed, 5, QUOTA, load, traffic);
+                        setup.split = split;
+                        setup.capacity = Some(QUOTA * seconds / 60);
+                        let run = run(setup);
+                        debt = debt.max(run.debt * 60_000.0 / QUOTA as f64);
+                        ideal += run.ideal_granted;
+                        granted += run.windows.iter().map(|tally| tally.granted).sum::<u64>();
+                    }
+                    let under = 100.0 * (1.0 - granted as f64 / ideal as f64);
+                    worst = (worst.0.max(debt), worst.1.max(under), worst.2.max(-under));
+                    each += &format!("{traffic:?} {debt:.0}, {under:.1}; ");
+                }
+                let (debt, under, over) = worst;
+                println!(
+                    "| {seconds} s, {load}, {split:?} | {debt:.0} | {under:.1} | {over:.1} | {each}|"
+                );
+            }
+        }
+    }
+}
+
 fn bursts() {
     println!("\n| burst, split | {}", Row::HEAD);
     for (name, traffic, load) in [
@@ -216,6 +300,7 @@ fn speed(peers: u8) {
             .map(|site| Peer {
                 site: Site(site),
                 heard: Span::ZERO,
+                is_in_touch: true,
                 is_reachable: true,
                 acked_round: 0,
                 latency: Span::from_ms(40),
@@ -274,18 +359,22 @@ fn main() {
     ALONE.store(is_alone, std::sync::atomic::Ordering::Relaxed);
     match arguments.first().map(String::as_str) {
         Some("quotas") => quotas(number.unwrap_or(100_000)),
-        Some("regions") => regions(),
+        Some("regions") => regions(number.unwrap_or(100_000)),
         Some("costs") => costs(),
         Some("kinds") => kinds(number.unwrap_or(10)),
         Some("cuts") => cuts(),
+        Some("crashes") => crashes(),
         Some("bursts") => bursts(),
+        Some("buckets") => buckets(),
         Some("speed") => [2, 9].into_iter().for_each(speed),
         _ => {
             quotas(100_000);
-            regions();
+            regions(100_000);
             costs();
             cuts();
+            crashes();
             bursts();
+            buckets();
             [2, 9].into_iter().for_each(speed);
         }
     }

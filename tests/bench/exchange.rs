@@ -70,6 +70,7 @@ impl Region {
                 .site(&RegionName::new(other).expect("a name"))
                 .expect("few regions"),
             heard: Span::ZERO,
+            is_in_touch: true,
             is_reachable: true,
             acked_round: 0,
             latency: Span::from_ms(40),

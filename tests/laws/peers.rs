@@ -57,6 +57,7 @@ fn of_two_regions() -> Ledger {
         peers: [Peer {
             site,
             heard: Span::ZERO,
+            is_in_touch: true,
             is_reachable: true,
             acked_round: 0,
             latency: Span::ZERO,
@@ -486,4 +487,45 @@ fn peers_are_told_of_nothing_that_a_bucket_did_not_draw() {
     assert_eq!(desk.give_back(&ledger, ms(0), &receipt, 1, 1), 1);
     let segment = Window::aligned(ms(0), Span::from_nanos(1 << 31)).id;
     assert_eq!(gathered(&ledger), [(segment, 10, 0)]);
+}
+
+/// A region that was not asked for a while forgot the segment before when it was, and drew all of it again when that was
+/// told again.
+#[test]
+fn what_was_drawn_in_the_segment_before_is_not_drawn_again() {
+    let ledger = of_two_regions();
+    let desk = shared(bucket(100, 100, seconds(100)));
+    let segment = Window::aligned(ms(0), Span::from_nanos(1 << 38));
+    let next = segment.end;
+    assert!(desk.passes(&ledger, Timestamp::from_nanos(segment.id.0), 1));
+    // Of the segment that begins at `next` too nobody here asks.
+    let last = next.plus(Span::from_nanos(1 << 38));
+    let before_last = last.minus(seconds(10));
+    let lives = (last.plus(seconds(50)), before_last);
+    tells(&ledger, &desk, before_last, lives, (window(next), 60));
+    assert!(desk.passes(&ledger, last, 1));
+    assert_eq!(desk.look(&ledger, last).standing.remaining, 49);
+    let lives = (last.plus(seconds(50)), LONG_AGO);
+    tells(&ledger, &desk, last, lives, (window(next), 60));
+    assert_eq!(desk.look(&ledger, last).standing.remaining, 49);
+}
+
+/// The same of a segment that is further back, in a region that nobody asks.
+#[test]
+fn nor_is_what_was_drawn_in_one_before_that() {
+    let ledger = of_two_regions();
+    let desk = shared(bucket(100, 100, seconds(100)));
+    let segment = Window::aligned(ms(0), Span::from_nanos(1 << 38));
+    assert!(desk.passes(&ledger, Timestamp::from_nanos(segment.id.0), 1));
+    let mut begins = segment.end;
+    for _ in 0..3 {
+        let lives = (begins.plus(seconds(60)), begins);
+        tells(&ledger, &desk, begins, lives, (window(begins), 60));
+        begins = begins.plus(Span::from_nanos(1 << 38));
+    }
+    let now = begins.minus(Span::from_nanos(1 << 38)).plus(seconds(20));
+    assert_eq!(desk.look(&ledger, now).standing.remaining, 60);
+    let lives = (now.plus(seconds(60)), LONG_AGO);
+    tells(&ledger, &desk, now, lives, (window(segment.end), 60));
+    assert_eq!(desk.look(&ledger, now).standing.remaining, 60);
 }

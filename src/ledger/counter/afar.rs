@@ -430,6 +430,10 @@ impl Counter {
                 let mut began: SmallVec<[WindowId; 4]> = began.filter(|id| *id <= come).collect();
                 began.sort_unstable_by(|one, other| other.cmp(one));
                 if let Some(before) = began.get(1) {
+                    if id < *before {
+                        // It was here, and what it tells would be news again.
+                        return None;
+                    }
                     ahead.retain(|window| window.id >= *before);
                 }
                 if ahead.len() >= AHEAD_MAX {

@@ -9,28 +9,14 @@ use smallvec::SmallVec;
 
 use crate::algorithm::bucket::Flow;
 use crate::algorithm::bucket::Level;
-use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::State;
+use crate::ledger::counter::lost::Lost;
 use crate::ledger::exchange::LONG_AGO;
 use crate::usage::actor::Site;
 use crate::usage::window::Raise;
 use crate::usage::window::WindowUse;
-
-/// Lost refill is remembered for so long.
-const REMEMBERED: Span = Span::from_seconds(2);
-/// Times of being full that are told apart.
-const SPELLS_MAX: usize = 4;
-
-/// A time in which the bucket was full.
-#[derive(Clone, Copy, Debug)]
-struct Spell {
-    from: Timestamp,
-    until: Timestamp,
-    /// What did not fit, in units times nanoseconds, less what was paid from it.
-    lost: u128,
-}
 
 /// What was drawn elsewhere and is not in the level yet, and the refill that was lost lately.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +29,7 @@ pub(super) struct Drawn {
     late: i128,
     /// The bucket's amounts when it was last asked.
     flow: Option<Flow>,
-    spells: SmallVec<[Spell; 1]>,
+    lost: Option<Box<Lost>>,
 }
 
 impl Drawn {
@@ -69,44 +55,15 @@ impl Drawn {
 
     /// Notes what was lost while `level` came to `now`.
     fn note_lost(&mut self, level: &Level, flow: &Flow, now: Timestamp) {
-        let rate = u128::from(flow.rate.max(1));
-        let to_full = Span::from_nanos_saturating(level.drawn.div_ceil(rate));
-        let from = level.at.plus(to_full);
-        if from >= now {
-            return;
-        }
-        let horizon = now.minus(REMEMBERED);
-        self.spells.retain(|spell| spell.until > horizon);
-        let from = from.max(horizon);
-        let lost = u128::from(now.since(from).as_nanos()).saturating_mul(rate);
-        match self.spells.last_mut() {
-            Some(last) if last.until == from => {
-                last.until = now;
-                last.lost = last.lost.saturating_add(lost);
-            }
-            _ => {
-                if self.spells.len() >= SPELLS_MAX {
-                    self.spells.remove(0);
-                }
-                self.spells.push(Spell {
-                    from,
-                    until: now,
-                    lost,
-                });
-            }
-        }
+        self.lost.get_or_insert_default().note(level, flow, now);
     }
 
     /// Pays up to `due` from refill that was lost after `since`; what is left to pay.
-    fn pay(&mut self, mut due: u128, flow: &Flow, since: Timestamp) -> u128 {
-        let rate = u128::from(flow.rate.max(1));
-        for spell in &mut self.spells {
-            let within = u128::from(spell.until.since(spell.from.max(since)).as_nanos());
-            let paid = due.min(spell.lost).min(within.saturating_mul(rate));
-            spell.lost -= paid;
-            due -= paid;
+    fn pay(&mut self, due: u128, flow: &Flow, since: Timestamp) -> u128 {
+        match &mut self.lost {
+            Some(lost) => lost.pay(due, flow, since),
+            None => due,
         }
-        due
     }
 }
 
@@ -210,69 +167,5 @@ impl Counter {
         if let Some(seldom) = self.seldom_mut() {
             seldom.drawn.forget();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FLOW: Flow = Flow {
-        capacity: 10,
-        rate: 10,
-        per: Span::from_seconds(1),
-    };
-
-    fn at(ms: i64) -> Timestamp {
-        Timestamp::from_unix_ms(ms)
-    }
-
-    fn units(units: u128) -> u128 {
-        units * 1_000_000_000
-    }
-
-    #[test]
-    fn refill_that_was_lost_after_a_charge_pays_for_it_once() {
-        let mut drawn = Drawn::default();
-        let full = Level {
-            drawn: 0,
-            at: at(0),
-        };
-        drawn.note_lost(&full, &FLOW, at(1_000));
-        // 200 ms of refill are 2 units.
-        assert_eq!(drawn.pay(units(3), &FLOW, at(800)), units(1));
-        // The same time of another peer's charge has nothing left beyond what was lost before it.
-        assert_eq!(drawn.pay(units(8), &FLOW, at(0)), 0);
-        assert_eq!(drawn.pay(units(1), &FLOW, at(0)), units(1));
-    }
-
-    #[test]
-    fn only_the_time_after_the_bucket_was_full_is_lost() {
-        let mut drawn = Drawn::default();
-        let half = Level {
-            drawn: units(5),
-            at: at(0),
-        };
-        drawn.note_lost(&half, &FLOW, at(400));
-        assert_eq!(drawn.pay(units(1), &FLOW, at(0)), units(1));
-        drawn.note_lost(&half, &FLOW, at(600));
-        assert_eq!(drawn.pay(units(3), &FLOW, at(0)), units(2));
-    }
-
-    #[test]
-    fn lost_refill_is_forgotten_after_two_seconds() {
-        let mut drawn = Drawn::default();
-        let full = Level {
-            drawn: 0,
-            at: at(0),
-        };
-        drawn.note_lost(&full, &FLOW, at(10_000));
-        assert_eq!(drawn.pay(units(100), &FLOW, at(0)), units(80));
-        let later = Level {
-            drawn: units(10),
-            at: at(10_000),
-        };
-        drawn.note_lost(&later, &FLOW, at(13_000));
-        assert_eq!(drawn.pay(units(100), &FLOW, at(0)), units(80));
     }
 }

@@ -125,7 +125,12 @@ impl Counter {
 
     fn prepare_bucket(&mut self, flow: &Flow, now: Timestamp) {
         let length = segment_length(flow);
-        self.enter(self.held_window(Window::aligned(now, length).id, now));
+        // Of the segment before, what is known must stay known where nobody asked in it, or it would be drawn again when
+        // it is told again.
+        self.enter_pair(
+            self.held_window(Window::aligned(now, length).id, now),
+            length,
+        );
         if let State::Bucket(level) = self.state {
             self.state = State::Bucket(self.draw_elsewhere(level, flow, now));
             return;

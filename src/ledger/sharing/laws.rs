@@ -72,6 +72,7 @@ impl Group {
                     .map(|other| Peer {
                         site: Site(u8::try_from(other + 1).expect("few regions")),
                         heard: Span::ZERO,
+                        is_in_touch: true,
                         is_reachable: true,
                         acked_round: 0,
                         latency: Span::from_ms(delay_max_ms / 2),

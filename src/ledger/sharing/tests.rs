@@ -10,6 +10,7 @@ fn mesh(peers: usize) -> Mesh {
             .map(|site| Peer {
                 site: Site(u8::try_from(site).expect("few peers")),
                 heard: Span::ZERO,
+                is_in_touch: true,
                 is_reachable: true,
                 acked_round: 0,
                 latency: Span::from_ms(30 * site as u64),
@@ -209,6 +210,7 @@ fn a_cap_holds_for_ten_milliseconds() {
     let mut mesh = mesh(1);
     let mut sharing = Sharing::new(Span::ZERO);
     assert_eq!(sharing.judge(&at(&mesh, 50, 0, 100), 1), Shared::Granted);
+    mesh.peers[0].is_in_touch = false;
     mesh.peers[0].is_reachable = false;
     assert_eq!(sharing.judge(&at(&mesh, 55, 60, 40), 1), Shared::Granted);
     assert!(!sharing.is_degraded());
@@ -219,6 +221,7 @@ fn a_cap_holds_for_ten_milliseconds() {
 #[test]
 fn a_part_of_what_was_left_is_kept_for_a_region_that_is_cut_off() {
     let mut mesh = mesh(PEERS);
+    mesh.peers[1].is_in_touch = false;
     mesh.peers[1].is_reachable = false;
     let mut sharing = Sharing::new(Span::ZERO);
     assert_eq!(most_in_units(&sharing, &at(&mesh, 50, 0, 300)), 200);
@@ -234,6 +237,7 @@ fn a_part_of_what_was_left_is_kept_for_a_region_that_is_cut_off() {
     sharing.enter(0);
     assert_eq!(most_in_units(&sharing, &at(&mesh, 6_000, 0, 600)), 400);
     sharing.reserve(&at(&mesh, 6_000, 0, 600));
+    mesh.peers[1].is_in_touch = true;
     mesh.peers[1].is_reachable = true;
     assert_eq!(most_in_units(&sharing, &at(&mesh, 7_000, 400, 200)), 200);
     assert_eq!(
@@ -251,6 +255,7 @@ fn use_that_a_cut_off_region_does_not_know_of_counts_as_left_at_the_cut() {
     sharing.gathered(1, 40);
     sharing.gathered(2, 100);
     mesh.peers[0].acked_round = 1;
+    mesh.peers[0].is_in_touch = false;
     mesh.peers[0].is_reachable = false;
     // Over there 160 are left, and we have had 60 of our half.
     assert_eq!(most_in_units(&sharing, &at(&mesh, 2_000, 100, 100)), 20);
@@ -259,7 +264,9 @@ fn use_that_a_cut_off_region_does_not_know_of_counts_as_left_at_the_cut() {
 #[test]
 fn nothing_is_kept_for_others_when_a_limit_is_open_or_wants_a_majority() {
     let mut mesh = mesh(4);
+    mesh.peers[0].is_in_touch = false;
     mesh.peers[0].is_reachable = false;
+    mesh.peers[3].is_in_touch = false;
     mesh.peers[3].is_reachable = false;
     let mut sharing = Sharing::new(Span::ZERO);
     let mut at = at(&mesh, 50, 0, 300);
@@ -268,6 +275,7 @@ fn nothing_is_kept_for_others_when_a_limit_is_open_or_wants_a_majority() {
     at.on_partition = OnPartition::Majority;
     assert_eq!(most_in_units(&sharing, &at), 300);
     let mut smaller = mesh.clone();
+    smaller.peers[1].is_in_touch = false;
     smaller.peers[1].is_reachable = false;
     at.mesh = &smaller;
     sharing.news();
@@ -280,6 +288,7 @@ fn nothing_is_kept_for_others_when_a_limit_is_open_or_wants_a_majority() {
 #[test]
 fn half_of_the_regions_are_no_majority() {
     let mut mesh = mesh(1);
+    mesh.peers[0].is_in_touch = false;
     mesh.peers[0].is_reachable = false;
     let mut at = at(&mesh, 50, 0, 300);
     at.on_partition = OnPartition::Majority;
@@ -316,4 +325,27 @@ fn sites_that_cannot_be_are_passed_over() {
     assert!(sharing.told.is_empty());
     sharing.hear(Span::ZERO, Site(Site::MAX - 1), told(1, 1));
     assert_eq!(sharing.told.len(), 31);
+}
+
+/// A region that had been away was taken to know what only the others had acknowledged since it was heard again.
+#[test]
+fn what_a_region_that_is_back_has_not_merged_is_not_known_to_all() {
+    let mut mesh = mesh(PEERS);
+    let mut sharing = Sharing::new(Span::ZERO);
+    sharing.gathered(3, 10);
+    sharing.gathered(5, 20);
+    mesh.peers[0].acked_round = 5;
+    mesh.peers[1].acked_round = 3;
+    mesh.peers[1].is_reachable = false;
+    assert_eq!(sharing.judge(&at(&mesh, 10, 20, 900), 1), Shared::Granted);
+    mesh.peers[1].is_reachable = true;
+    sharing.news();
+    assert_eq!(sharing.judge(&at(&mesh, 20, 20, 900), 1), Shared::Granted);
+    assert_eq!(sharing.known_by(3), 10);
+    // While it is away, nothing waits for it.
+    mesh.peers[1].is_reachable = false;
+    mesh.peers[1].is_in_touch = false;
+    sharing.news();
+    assert_eq!(sharing.judge(&at(&mesh, 30, 20, 900), 1), Shared::Granted);
+    assert_eq!(sharing.known_by(3), 20);
 }

@@ -84,7 +84,7 @@ impl Sight {
         let mut peers = self.peers.lock();
         if let Some(seen) = peers.get_mut(region) {
             seen.heard = Some(boot);
-            publish(&peers, self.cut_off_after, boot, own, ledger);
+            publish(&mut peers, self.cut_off_after, boot, own, ledger);
         }
     }
 
@@ -113,7 +113,7 @@ impl Sight {
             seen.frames = standing.frames;
             seen.incarnation = standing.incarnation;
         }
-        publish(&peers, self.cut_off_after, boot, own, ledger);
+        publish(&mut peers, self.cut_off_after, boot, own, ledger);
     }
 
     /// Whether a process of a peer tells of itself: it is linked and was heard lately.
@@ -143,7 +143,7 @@ impl Sight {
 
 /// Called with the lock held, so that a later state is never overwritten by an earlier one.
 fn publish(
-    peers: &BTreeMap<RegionName, Seen>,
+    peers: &mut BTreeMap<RegionName, Seen>,
     cut_off_after: Span,
     boot: Span,
     own: &RegionName,
@@ -158,11 +158,15 @@ fn publish(
         let Some(site) = ledger.site(name) else {
             continue;
         };
+        let is_in_touch = seen.is_in_touch(cut_off_after, boot);
+        // When it is heard again it is back from the next round on, which says what it has to merge first.
+        seen.is_back &= is_in_touch;
         let has_merged = seen.is_back && seen.acked_round >= seen.behind;
         mesh.peers.push(Peer {
             site,
             heard: seen.heard.unwrap_or(Span::ZERO),
-            is_reachable: has_merged && seen.is_in_touch(cut_off_after, boot),
+            is_in_touch,
+            is_reachable: has_merged,
             acked_round: seen.acked_round,
             latency: seen.latency,
         });

@@ -323,7 +323,7 @@ impl Audit {
                 node.index
             );
         }
-        // What everybody else acknowledged while it was away and shortly after counts as known to it too.
+        // What everybody else acknowledged while it was away counts as known to it too.
         let pair = (node.incarnation, peer.incarnation);
         let reached = self.reached.entry(pair).or_default();
         *reached = if node.reaches(peer.index) {
@@ -331,7 +331,7 @@ impl Audit {
         } else {
             0
         };
-        if *reached < 4 || self.has_loss {
+        if *reached == 0 || self.has_loss {
             return;
         }
         let home = node.name_of(node.index).as_str();
@@ -340,7 +340,12 @@ impl Audit {
             let Some((known_epoch, windows, _)) = there.counters.get(named) else {
                 continue;
             };
-            if known_epoch != epoch || !windows.contains(window) || named.0 == "held" {
+            // What is over is not kept where another window came first.
+            if known_epoch != epoch
+                || !windows.contains(window)
+                || named.0 == "held"
+                || is_over(&named.0, *window, now)
+            {
                 continue;
             }
             let slots = there.slots.iter().filter(|(id, _)| {
@@ -351,35 +356,6 @@ impl Audit {
                 .map(|(_, (p, n))| i128::from(*p) - i128::from(if n_counts { *n } else { 0 }))
                 .sum();
             let taken = ring[peer.index];
-            if i128::from(taken) > seen && std::env::var("DBG").is_ok() {
-                println!(
-                    "now {now:?} peer inc {} node inc {} acked {acked} round {} faults {:?}",
-                    peer.incarnation, node.incarnation, node.round, self.faults
-                );
-                for (id, c) in here
-                    .slots
-                    .iter()
-                    .filter(|(id, _)| id.0 == named.0 && id.1 == named.1)
-                {
-                    println!("here {id:?} {c:?}");
-                }
-                for (id, c) in there
-                    .slots
-                    .iter()
-                    .filter(|(id, _)| id.0 == named.0 && id.1 == named.1)
-                {
-                    println!("there {id:?} {c:?}");
-                }
-                println!("there windows {windows:?}");
-                for (r, s) in node
-                    .gathered
-                    .iter()
-                    .flatten()
-                    .filter(|(_, s)| s.id.0 == named.0 && s.id.1 == named.1)
-                {
-                    println!("gathered {r} {s:?}");
-                }
-            }
             assert!(
                 i128::from(taken) <= seen,
                 "A7: {} is taken to know {taken} of {}'s use of {named:?} and knows {seen}",

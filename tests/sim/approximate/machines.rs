@@ -50,6 +50,23 @@ pub fn limit(name: &str, rule: Rule, split: Split, on_partition: OnPartition) ->
 /// The region.
 pub struct Machines {
     node: Node,
+    own: usize,
+    delays: Vec<u64>,
+    /// Processes of this region until now.
+    starts: u32,
+}
+
+fn started(setup: &Setup, own: usize, delays: &[u64], starts: u32) -> Node {
+    let names = names(setup.regions);
+    let rule = setup.rule();
+    let limits = vec![limit("api", rule, setup.split, setup.on_partition)];
+    let actor = Actor {
+        region: names[own].clone(),
+        incarnation: u64::from(starts) << 8 | own as u64,
+    };
+    let table = (ActorTable::alone(actor), starts);
+    let catalogue = Catalogue::new(limits);
+    Node::start(own, &names, delays, &catalogue, table, vec![1])
 }
 
 const fn clocks(now: u64) -> At {
@@ -63,18 +80,17 @@ impl Region for Machines {
     type Message = Message;
 
     fn new(setup: &Setup, own: usize, delays: &[u64]) -> Self {
-        let names = names(setup.regions);
-        let rule = setup.rule();
-        let limits = vec![limit("api", rule, setup.split, setup.on_partition)];
-        let actor = Actor {
-            region: names[own].clone(),
-            incarnation: 1 + own as u64,
-        };
-        let table = (ActorTable::alone(actor), 1);
-        let catalogue = Catalogue::new(limits);
         Self {
-            node: Node::start(own, &names, delays, &catalogue, table, vec![1]),
+            node: started(setup, own, delays, 1),
+            own,
+            delays: delays.to_vec(),
+            starts: 1,
         }
+    }
+
+    fn begin_again(&mut self, setup: &Setup) {
+        self.starts += 1;
+        self.node = started(setup, self.own, &self.delays, self.starts);
     }
 
     fn check(&mut self, now: u64, units: u64, out: &mut Outbox<Message>) -> bool {

@@ -39,6 +39,14 @@ pub struct Cut {
     pub until: u64,
 }
 
+/// A crash: a region's process ends without its disk, and another one begins later.
+#[derive(Clone, Copy, Debug)]
+pub struct Crash {
+    pub region: usize,
+    pub from: u64,
+    pub until: u64,
+}
+
 /// What is simulated.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
@@ -50,10 +58,14 @@ pub struct Setup {
     /// Demand as a multiple of the quota.
     pub load: f64,
     pub traffic: Traffic,
+    /// Units of a call.
     pub cost: u64,
+    /// Calls are of one unit to `cost`, all alike often.
+    pub has_mixed_costs: bool,
     pub split: Split,
     pub on_partition: OnPartition,
     pub cut: Option<Cut>,
+    pub crash: Option<Crash>,
     /// The limit is a bucket that earns the quota in a window and holds so many units.
     pub capacity: Option<u64>,
 }
@@ -69,9 +81,11 @@ impl Setup {
             load,
             traffic,
             cost: 1,
+            has_mixed_costs: false,
             split: Split::Adaptive,
             on_partition: OnPartition::Share,
             cut: None,
+            crash: None,
             capacity: None,
         }
     }
@@ -94,6 +108,15 @@ impl Setup {
     fn level(&self, (level, since): (f64, u64), at: u64) -> f64 {
         let earned = self.quota as f64 * (at - since) as f64 / self.window as f64;
         (level + earned).min(self.capacity.unwrap_or(0) as f64)
+    }
+
+    /// Units of a call, on average.
+    fn mean_cost(&self) -> f64 {
+        if self.has_mixed_costs {
+            (1 + self.cost) as f64 / 2.0
+        } else {
+            self.cost as f64
+        }
     }
 
     /// When checks begin: a window's start, late enough for regions to have met.
@@ -126,6 +149,8 @@ pub trait Region {
         message: Self::Message,
         out: &mut Outbox<Self::Message>,
     );
+    /// The process ends; another one begins that knows nothing.
+    fn begin_again(&mut self, setup: &Setup);
     /// Counters in a message, answers apart.
     fn entries(message: &Self::Message) -> u64;
 }
@@ -136,6 +161,7 @@ pub struct Tally {
     pub asked: u64,
     pub granted: u64,
     pub checks: u64,
+    pub grants: u64,
     /// Checks refused while the quota was not used up.
     pub refused_early: u64,
 }
@@ -156,6 +182,8 @@ enum Event<M> {
     Message { from: usize, to: usize, message: M },
     Cut,
     Heal,
+    Crash(usize),
+    Begin(usize),
 }
 
 struct Due<E> {
@@ -199,6 +227,7 @@ pub struct World<R: Region> {
     rng: Rng,
     net: Net,
     sources: Vec<Source>,
+    is_down: Vec<bool>,
     /// How long the traffic goes on already when the run begins.
     lead: u64,
     queue: BinaryHeap<Reverse<Due<Event<R::Message>>>>,
@@ -217,7 +246,7 @@ impl<R: Region> World<R> {
             delays[one][other] = delay;
             delays[other][one] = delay;
         }
-        let rate = setup.load * setup.quota as f64 / setup.window as f64 / setup.cost as f64;
+        let rate = setup.load * setup.quota as f64 / setup.window as f64 / setup.mean_cost();
         let mut world = Self {
             setup,
             regions: (0..regions)
@@ -234,6 +263,7 @@ impl<R: Region> World<R> {
             sources: (0..regions)
                 .map(|region| Source::new(setup.traffic, region, regions, rate, setup.window))
                 .collect(),
+            is_down: vec![false; regions],
             lead: 0,
             queue: BinaryHeap::new(),
             order: 0,
@@ -249,6 +279,10 @@ impl<R: Region> World<R> {
         if let Some(cut) = setup.cut {
             world.push(setup.begin() + cut.from, Event::Cut);
             world.push(setup.begin() + cut.until, Event::Heal);
+        }
+        if let Some(crash) = setup.crash {
+            world.push(setup.begin() + crash.from, Event::Crash(crash.region));
+            world.push(setup.begin() + crash.until, Event::Begin(crash.region));
         }
         world
     }
@@ -277,23 +311,38 @@ impl<R: Region> World<R> {
             let mut out = std::mem::take(&mut self.out);
             let mut sender = None;
             match event {
+                Event::Check(region) if self.is_down[region] => self.next_check(region, at),
                 Event::Check(region) => {
-                    let passed = self.regions[region].check(at, self.setup.cost, &mut out);
-                    self.note(at, passed);
+                    let cost = if self.setup.has_mixed_costs {
+                        self.rng.between(1, self.setup.cost + 1)
+                    } else {
+                        self.setup.cost
+                    };
+                    let passed = self.regions[region].check(at, cost, &mut out);
+                    self.note(at, cost, passed);
                     self.next_check(region, at);
                     sender = Some(region);
+                }
+                Event::Tick(region) if self.is_down[region] => {
+                    self.push(at + 100 * MS, Event::Tick(region));
                 }
                 Event::Tick(region) => {
                     self.regions[region].tick(at, &mut out);
                     self.push(at + 100 * MS, Event::Tick(region));
                     sender = Some(region);
                 }
+                Event::Message { to, .. } if self.is_down[to] => {}
                 Event::Message { from, to, message } => {
                     self.regions[to].receive(at, from, message, &mut out);
                     sender = Some(to);
                 }
                 Event::Cut => self.set_cut(true),
                 Event::Heal => self.set_cut(false),
+                Event::Crash(region) => self.is_down[region] = true,
+                Event::Begin(region) => {
+                    self.is_down[region] = false;
+                    self.regions[region].begin_again(&self.setup);
+                }
             }
             for (to, message) in out.drain(..) {
                 let from = sender.unwrap_or(to);
@@ -318,8 +367,8 @@ impl<R: Region> World<R> {
         }
     }
 
-    fn note(&mut self, at: u64, passed: bool) {
-        let Setup { quota, cost, .. } = self.setup;
+    fn note(&mut self, at: u64, cost: u64, passed: bool) {
+        let quota = self.setup.quota;
         let ideal = self.setup.level(self.ideal, at);
         if ideal >= cost as f64 {
             self.ideal = (ideal - cost as f64, at);
@@ -330,6 +379,7 @@ impl<R: Region> World<R> {
         tally.asked += cost;
         if passed {
             tally.granted += cost;
+            tally.grants += 1;
             self.bucket = (self.setup.level(self.bucket, at) - cost as f64, at);
             self.debt = self.debt.max(-self.bucket.0);
         } else if tally.granted + cost <= quota {

@@ -85,6 +85,7 @@ impl Model {
             if !is_heard {
                 self.behind[place] = Some(u64::MAX);
             }
+            peer.is_in_touch = is_heard;
             peer.is_reachable = is_heard && self.behind[place].is_none();
         }
     }
@@ -183,6 +184,7 @@ impl Region for Model {
                 .map(|region| Peer {
                     site: model.site(region),
                     heard: Span::from_nanos(setup.begin().saturating_sub(LEAD)),
+                    is_in_touch: true,
                     is_reachable: true,
                     acked_round: 0,
                     latency: Span::from_ms(delays[region]),
@@ -258,6 +260,9 @@ impl Region for Model {
             }
         }
     }
+
+    /// There are no processes here: what is told by it counts on.
+    fn begin_again(&mut self, _: &Setup) {}
 
     fn entries(message: &Message) -> u64 {
         match message {

@@ -37,7 +37,7 @@ impl Row {
             self.under_max_units = self.under_max_units.max(under);
             self.checks += tally.checks;
             self.refused_early += tally.refused_early;
-            self.granted += tally.granted / setup.cost;
+            self.granted += tally.grants;
         }
         self.entries += entries;
     }
