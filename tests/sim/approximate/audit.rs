@@ -53,7 +53,8 @@ pub struct Audit {
     truth: BTreeMap<SlotId, Counts>,
     /// What of it cannot be lost any more by the crashes until now.
     floor: BTreeMap<SlotId, Counts>,
-    pushed: BTreeMap<(usize, String, u64), Span>,
+    /// By limit, key, process and epoch, which begins with a new counter.
+    pushed: BTreeMap<(usize, String, u64, u64), Span>,
     /// A common bucket by key: level in units, and when.
     buckets: BTreeMap<String, (f64, u64)>,
     bucket_units: u64,
@@ -129,7 +130,8 @@ impl Audit {
             assert!(told.standing.used <= rule.quota(), "A3: {told:?}");
         }
         if outcome.is_urgent {
-            let name = (limit, key.to_owned(), node.incarnation);
+            let epoch = outcome.receipts.first().map_or(0, |receipt| receipt.epoch);
+            let name = (limit, key.to_owned(), node.incarnation, epoch);
             let gap = if is_bucket { BUCKET_PUSH_GAP } else { PUSH_GAP };
             if let Some(before) = self.pushed.insert(name, at.boot) {
                 assert!(at.boot.minus(before) >= gap, "A8: pushed again too soon");
