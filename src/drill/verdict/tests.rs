@@ -1,0 +1,1 @@
+//! Every expectation can fail.
