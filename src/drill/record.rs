@@ -33,7 +33,10 @@ pub enum Answer {
     /// Any other status: never right.
     Wrong(u16),
     /// No answer came.
-    Nothing,
+    Nothing {
+        /// It may have been charged all the same: it was sent.
+        may_be_charged: bool,
+    },
 }
 
 impl Answer {
@@ -41,7 +44,7 @@ impl Answer {
     pub const fn said(&self) -> Option<&Said> {
         match self {
             Self::Allowed(said) | Self::Refused(said) => Some(said),
-            Self::Unavailable { .. } | Self::Wrong(_) | Self::Nothing => None,
+            Self::Unavailable { .. } | Self::Wrong(_) | Self::Nothing { .. } => None,
         }
     }
 
@@ -49,8 +52,10 @@ impl Answer {
     pub const fn is_in_doubt(&self) -> bool {
         match self {
             Self::Allowed(_) | Self::Refused(_) => false,
-            Self::Unavailable { may_be_charged } => *may_be_charged,
-            Self::Wrong(_) | Self::Nothing => true,
+            Self::Unavailable { may_be_charged } | Self::Nothing { may_be_charged } => {
+                *may_be_charged
+            }
+            Self::Wrong(_) => true,
         }
     }
 }

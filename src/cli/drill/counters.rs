@@ -154,6 +154,7 @@ async fn approximate(
         for endpoint in &fleet.regions {
             let answer = endpoint.ask("/v1/check/batch", None, &body).await;
             let (_, answer) = answer
+                .ok()
                 .filter(|(status, _)| *status == 200)
                 .with_context(|| format!("region {} does not tell its counters", endpoint.name))?;
             told.push(answer);

@@ -57,8 +57,16 @@ impl Endpoint {
         })
     }
 
-    /// A call of the check listener: status and body; `None`: no answer came.
-    pub async fn ask(&self, path: &str, key: Option<&str>, body: &Value) -> Option<(u16, Value)> {
+    /// A call of the check listener: status and body.
+    ///
+    /// # Errors
+    /// When no answer came: whether the call may have been taken all the same.
+    pub async fn ask(
+        &self,
+        path: &str,
+        key: Option<&str>,
+        body: &Value,
+    ) -> Result<(u16, Value), bool> {
         let mut request = self
             .http
             .post(format!("{}{path}", self.check))
@@ -67,13 +75,11 @@ impl Endpoint {
         if let Some(key) = key {
             request = request.header("idempotency-key", key);
         }
-        let response = request.send().await.ok()?;
+        let response = request.send().await.map_err(|error| !error.is_connect())?;
         let status = response.status().as_u16();
-        let bytes = response.bytes().await.ok()?;
-        Some((
-            status,
-            serde_json::from_slice(&bytes).unwrap_or(Value::Null),
-        ))
+        let bytes = response.bytes().await.map_err(|_| true)?;
+        let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        Ok((status, body))
     }
 
     /// A call of the admin listener, whatever it answers.

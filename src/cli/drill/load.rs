@@ -116,17 +116,25 @@ impl Callers {
         let mut region = self.route(home);
         let mut tries = 1;
         let key = of.is_keyed.then(|| format!("{load}-{home}-{number}"));
+        let mut is_in_doubt = false;
         let answer = loop {
             let answer = self.once(region, key.as_deref(), &body).await;
+            is_in_doubt |= answer.is_in_doubt();
             let is_final = match &answer {
                 Answer::Allowed(_) | Answer::Refused(_) => true,
                 // The same key is being decided: it will be known.
                 Answer::Wrong(status) => *status != 409,
-                Answer::Unavailable { .. } | Answer::Nothing => false,
+                Answer::Unavailable { .. } | Answer::Nothing { .. } => false,
             };
             let is_late = self.fleet.now_ms() > sent_ms + PATIENCE_MS;
-            if key.is_none() || is_final || is_late {
+            if key.is_none() || is_final {
                 break answer;
+            }
+            if is_late {
+                // Whatever the last try came to, an earlier one may have been charged.
+                break Answer::Nothing {
+                    may_be_charged: is_in_doubt,
+                };
             }
             tokio::time::sleep(PAUSE).await;
             tries += 1;
@@ -148,11 +156,13 @@ impl Callers {
 
     async fn once(&self, region: usize, key: Option<&str>, body: &Value) -> Answer {
         let Some(endpoint) = self.fleet.regions.get(region) else {
-            return Answer::Nothing;
+            return Answer::Nothing {
+                may_be_charged: false,
+            };
         };
         match endpoint.ask("/v1/check", key, body).await {
-            Some((status, body)) => read(status, &body),
-            None => Answer::Nothing,
+            Ok((status, body)) => read(status, &body),
+            Err(may_be_charged) => Answer::Nothing { may_be_charged },
         }
     }
 }

@@ -115,7 +115,7 @@ struct RunArgs {
     /// Write a report: .json for programs, .html for people; may be repeated.
     #[arg(long, value_name = "FILE")]
     report: Vec<PathBuf>,
-    /// Keep the regions' data and logs in this directory; else they are removed at the end.
+    /// Keep the regions' data and logs and the record of all calls in this directory; else nothing is kept.
     #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
     data_dir: Option<PathBuf>,
 }
@@ -314,6 +314,11 @@ async fn on_processes(
         () = stop => Err(anyhow::anyhow!("broken off; its regions were ended")),
     };
     processes.end().await;
+    if let (Ok(record), Some(kept)) = (&ran, dir.kept()) {
+        let path = kept.join("record.json");
+        std::fs::write(&path, serde_json::to_vec(record)?)
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+    }
     let panicked = processes.panicked();
     if !panicked.is_empty() {
         bail!(

@@ -202,9 +202,10 @@ impl Stage {
                     seen.term
                 ))
             });
+            // Every half second.
             let standing = format!(
-                "{all} calls (+{}), {allowed} allowed, {} not answered; {} of {} regions ready; {}",
-                all - before,
+                "{all} calls, {} a second, {allowed} allowed, {} not answered; {} of {} regions ready; {}",
+                2 * (all - before),
                 all - decided,
                 up.count(),
                 self.scenario.regions.len(),

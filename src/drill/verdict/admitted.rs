@@ -310,7 +310,8 @@ fn stated(
     most
 }
 
-fn signed(ms: u64) -> i64 {
+/// Milliseconds that may be subtracted.
+pub(super) fn signed(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 

@@ -2,6 +2,7 @@
 
 use super::Found;
 use crate::drill::record::Answer;
+use crate::drill::record::Call;
 use crate::drill::record::Counted;
 use crate::drill::record::Record;
 use crate::drill::scenario::Scenario;
@@ -9,6 +10,22 @@ use crate::drill::scenario::Scope;
 use crate::drill::scenario::step::seconds;
 
 use super::admitted::calls_of;
+use super::admitted::signed;
+
+/// What was sent may be charged so long after its caller gave up, by a clock that is off by as much.
+const LATE_MS: u64 = 5_000;
+
+/// Whether a call may have been charged to the window.
+fn may_be_of(scenario: &Scenario, record: &Record, counted: &Counted, call: &Call) -> bool {
+    let window = scenario
+        .limits
+        .get(counted.limit)
+        .and_then(|limit| limit.window());
+    let length_ms = window.map_or(0, |(_, length_ms)| length_ms);
+    let start = counted.window_start_ms - record.began_unix_ms;
+    let end = start.saturating_add(signed(length_ms));
+    signed(call.sent_ms) - signed(LATE_MS) < end && signed(call.heard_ms + LATE_MS) > start
+}
 
 /// Units of one counter: told as allowed, and those that may have been charged without being told.
 fn told(scenario: &Scenario, record: &Record, counted: &Counted) -> (u64, u64) {
@@ -23,7 +40,9 @@ fn told(scenario: &Scenario, record: &Record, counted: &Counted) -> (u64, u64) {
             {
                 sure += call.cost;
             }
-            answer if answer.is_in_doubt() => doubtful += call.cost,
+            answer if answer.is_in_doubt() && may_be_of(scenario, record, counted, call) => {
+                doubtful += call.cost;
+            }
             _ => {}
         }
     }

@@ -40,7 +40,7 @@ impl Sums {
                 self.degraded += u64::from(said.is_degraded);
             }
             Answer::Unavailable { .. } => self.unavailable += 1,
-            Answer::Wrong(_) | Answer::Nothing => self.unanswered += 1,
+            Answer::Wrong(_) | Answer::Nothing { .. } => self.unanswered += 1,
         }
     }
 
