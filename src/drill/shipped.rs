@@ -19,7 +19,24 @@ macro_rules! shipped {
 }
 
 /// All of them, in the order in which one would run them.
-pub const SHIPPED: &[Shipped] = shipped!["leader-loss"];
+pub const SHIPPED: &[Shipped] = shipped![
+    "region-crash",
+    "leader-loss",
+    "leader-transfer",
+    "partition-majority",
+    "partition-minority",
+    "one-way-link",
+    "slow-link",
+    "flapping-link",
+    "clock-skew",
+    "disk-full",
+    "restart-from-backup",
+    "wiped-region",
+    "rolling-restart",
+    "rejoin-after-hours",
+    "burst-everywhere",
+    "evacuate-region",
+];
 
 /// The scenario of that name.
 pub fn named(name: &str) -> Option<&'static Shipped> {

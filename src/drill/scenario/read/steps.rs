@@ -99,6 +99,9 @@ impl Reader<'_> {
                 );
             }
         }
+        if action == Action::Transfer && target == Target::Leader {
+            self.fault(&raw.on.span(), "on: the leader has the lead already");
+        }
         if let Some(to) = &raw.to
             && !matches!(action, Action::Move { .. })
         {
