@@ -149,6 +149,8 @@ pub struct Counted {
     pub used: Vec<Option<u64>>,
     /// Strict: units that ended processes took with them, spent or not.
     pub stranded: u64,
+    /// Strict: units that regions still hold, or have spent without having told yet.
+    pub held: u64,
 }
 
 /// Everything that one drill left behind.

@@ -108,6 +108,7 @@ async fn strict(
             window_start_ms: *start,
             used: Vec::new(),
             stranded: 0,
+            held: 0,
         };
         for endpoint in &fleet.regions {
             let told = endpoint.admin(Method::GET, &path, &query, None).await?;
@@ -116,6 +117,11 @@ async fn strict(
             let stranded = told.body["stranded"].as_u64().filter(|_| is_it);
             counted.used.push(used);
             counted.stranded = counted.stranded.max(stranded.unwrap_or(0));
+            let rows = told.body["rows"].as_array().into_iter().flatten();
+            let held: u64 = rows.filter_map(|row| row["held"].as_u64()).sum();
+            if is_it {
+                counted.held = counted.held.max(held);
+            }
         }
         all.push(counted);
     }
@@ -182,34 +188,39 @@ async fn approximate(
                 window_start_ms,
                 used: used.collect(),
                 stranded: 0,
+                held: 0,
             });
         }
     }
     Ok(())
 }
 
-/// Whether all regions count the same, and no strict unit that callers were told is still to be told to the leader.
-pub fn are_settled(scenario: &Scenario, calls: &[Call], counted: &[Counted]) -> bool {
-    let is_strict = |at: usize| {
-        scenario
-            .limits
-            .get(at)
-            .is_some_and(|limit| limit.mode() == Mode::Strict)
-    };
-    let told: Vec<BTreeMap<Window, u64>> = (0..scenario.limits.len())
-        .map(|at| {
-            if is_strict(at) {
-                used_windows(scenario, calls, at)
-            } else {
-                BTreeMap::new()
-            }
+/// The first counter that the regions do not count alike, or of which units that callers were told have not been told to
+/// the leader yet; `None`: all is settled.
+pub fn difference(scenario: &Scenario, calls: &[Call], counted: &[Counted]) -> Option<String> {
+    let told: Vec<BTreeMap<Window, u64>> = scenario
+        .limits
+        .iter()
+        .enumerate()
+        .map(|(at, limit)| match limit.mode() {
+            Mode::Strict => used_windows(scenario, calls, at),
+            Mode::Approximate | Mode::Regional => BTreeMap::new(),
         })
         .collect();
-    counted.iter().all(|one| {
+    counted.iter().find_map(|one| {
         let first = one.used.first().copied().flatten();
         let place = (one.tenant.clone(), one.key, one.epoch, one.window_start_ms);
         let least = told.get(one.limit).and_then(|told| told.get(&place));
+        let least = least.copied().unwrap_or(0);
         let is_same = first.is_some() && one.used.iter().all(|used| *used == first);
-        is_same && first.unwrap_or(0) + one.stranded >= least.copied().unwrap_or(0)
+        let most = first.unwrap_or(0) + one.stranded + one.held;
+        let is_settled = is_same && most >= least;
+        let name = scenario.limits.get(one.limit).map_or("?", |limit| &limit.name);
+        (!is_settled).then(|| {
+            format!(
+                "{name}, tenant {}, key {}: the regions count {:?}, {} stranded, {} held, where callers were told {least}",
+                one.tenant, one.key, one.used, one.stranded, one.held
+            )
+        })
     })
 }

@@ -166,9 +166,12 @@ impl Stage {
     }
 
     fn keep(&self, counted: Vec<Counted>, asked_ms: u64, record: &mut Record) {
-        if counters::are_settled(&self.scenario, &record.calls, &counted) {
-            record.converged_ms = Some(asked_ms);
-            self.progress.event(asked_ms, "all regions count the same");
+        match counters::difference(&self.scenario, &record.calls, &counted) {
+            Some(difference) => self.progress.standing(asked_ms, &difference),
+            None => {
+                record.converged_ms = Some(asked_ms);
+                self.progress.event(asked_ms, "all regions count the same");
+            }
         }
         record.counted = counted;
     }

@@ -165,6 +165,15 @@ impl Action {
         )
     }
 
+    /// Whether another region may lead afterwards: a leader that is silent, cannot write or has a wrong clock does not stay.
+    pub const fn takes_the_lead(&self) -> bool {
+        self.silences()
+            || matches!(
+                self,
+                Self::Transfer | Self::DiskFull | Self::DiskErrors | Self::Clock { .. }
+            )
+    }
+
     /// Whether other regions lose touch with the region.
     pub const fn silences(&self) -> bool {
         match self {

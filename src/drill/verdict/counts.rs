@@ -58,17 +58,19 @@ fn compare(scenario: &Scenario, record: &Record, scope: &Scope, units: u64, want
     let wanted = wanted.to_owned();
     let of_limit = |counted: &&Counted| Some(counted.limit) == scope.limit;
     let counters: Vec<&Counted> = record.counted.iter().filter(of_limit).collect();
-    let (mut sure, mut doubtful, mut stranded) = (0, 0, 0);
+    let (mut sure, mut doubtful, mut stranded, mut held) = (0, 0, 0, 0);
     let mut wrong: Vec<String> = Vec::new();
     for counted in &counters {
         let (least, more) = told(scenario, record, counted);
         sure += least;
         doubtful += more;
         stranded += counted.stranded;
+        held += counted.held;
         let differ = |used: &Option<u64>| *used != counted.used.first().copied().flatten();
         let silent = counted.used.iter().any(Option::is_none);
         let used = counted.used.first().copied().flatten().unwrap_or(0);
-        let is_right = used + counted.stranded + units >= least && used <= least + more + units;
+        let most = used + counted.stranded + counted.held;
+        let is_right = most + units >= least && used <= least + more + units;
         if silent || counted.used.iter().any(differ) {
             wrong.push(format!(
                 "{}: the regions count {}",
@@ -77,8 +79,11 @@ fn compare(scenario: &Scenario, record: &Record, scope: &Scope, units: u64, want
             ));
         } else if !is_right {
             wrong.push(format!(
-                "{}: {used} units are counted where callers were told {least}, and {more} more are in doubt",
-                counter_name(counted)
+                "{}: {used} units are counted, {} stranded and {} held, where callers were told {least}, and {more} more are \
+                 in doubt",
+                counter_name(counted),
+                counted.stranded,
+                counted.held
             ));
         }
     }
@@ -89,7 +94,7 @@ fn compare(scenario: &Scenario, record: &Record, scope: &Scope, units: u64, want
     let note = match wrong.first() {
         Some(first) => first.clone(),
         None => format!(
-            "{sure} units told, {doubtful} in doubt, {stranded} stranded; the same in {} regions",
+            "{sure} units told, {doubtful} in doubt, {stranded} stranded, {held} held; the same in {} regions",
             scenario.regions.len()
         ),
     };

@@ -18,11 +18,7 @@ fn lead_taken<'a>(scenario: &Scenario, record: &'a Record) -> Option<(&'a Done, 
         let (leader, term) = record.leader_at(done.began_ms)?;
         let takes = match action(scenario, done)? {
             Action::Transfer => done.region != leader,
-            action => {
-                done.region == leader
-                    && (action.silences()
-                        || matches!(action, Action::DiskFull | Action::DiskErrors))
-            }
+            action => done.region == leader && action.takes_the_lead(),
         };
         takes.then_some((done, leader, term))
     })

@@ -10,7 +10,6 @@ use super::super::expect::Expectation;
 use super::super::expect::Scope;
 use super::super::expect::That;
 use super::super::expect::WORDS;
-use super::super::step::Action;
 use super::super::step::Step;
 use super::Reader;
 use super::Text;
@@ -285,7 +284,7 @@ impl Reader<'_> {
             return match that {
                 _ if needs_limit => Some("say of which limit"),
                 That::NewLeader { .. }
-                    if !steps.iter().any(|step| takes_the_lead(&step.action)) =>
+                    if !steps.iter().any(|step| step.action.takes_the_lead()) =>
                 {
                     Some("no step takes the lead away")
                 }
@@ -318,13 +317,4 @@ impl Reader<'_> {
             _ => None,
         }
     }
-}
-
-/// Whether another region may lead afterwards.
-const fn takes_the_lead(action: &Action) -> bool {
-    action.silences()
-        || matches!(
-            action,
-            Action::Transfer | Action::DiskFull | Action::DiskErrors
-        )
 }
