@@ -174,6 +174,8 @@ pub struct Record {
     pub converged_ms: Option<u64>,
     /// By region: faults that are part of the links, and no trouble.
     pub faults_of_links: Vec<usize>,
+    /// The longest time that the drill itself stood still, because its machine was busy.
+    pub stall_ms_max: u64,
 }
 
 impl Record {

@@ -414,6 +414,12 @@ fn tell(report: &Report, format: OutputFormat) -> anyhow::Result<()> {
     };
     let lines: Vec<Vec<String>> = report.findings.iter().map(line).collect();
     output::print(&output::aligned(&header, &lines))?;
+    if report.figures.stall_ms_max >= page::STALL_MS {
+        output::print(&format!(
+            "\nThe machine of the drill stood still for {}: answers may be late by as much through no fault of a region\n",
+            seconds(report.figures.stall_ms_max)
+        ))?;
+    }
     let (met, all) = report.met();
     let verdict = if report.is_passed { "passed" } else { "failed" };
     output::print(&format!(

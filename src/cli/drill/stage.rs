@@ -1,6 +1,7 @@
 //! One drill from the first call to the last look: callers, steps and watchers side by side, then the settling.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -89,7 +90,9 @@ impl Stage {
             progress: Arc::clone(&self.progress),
             done: Mutex::new(Vec::new()),
         });
-        let looking = watch::start(scenario, fleet, &watched);
+        let stall_ms_max = Arc::new(AtomicU64::new(0));
+        let mut looking = watch::start(scenario, fleet, &watched);
+        looking.spawn(measure_stalls(clock.clone(), Arc::clone(&stall_ms_max)));
         let mut asking = callers.start();
         let mut steps = hands.start();
         let both = async {
@@ -129,6 +132,7 @@ impl Stage {
         };
         self.settle(fleet, &watched, &mut record).await;
         drop(looking);
+        record.stall_ms_max = stall_ms_max.load(Ordering::Relaxed);
         record.samples = watched.samples.lock().clone();
         record.samples.sort_by_key(|sample| sample.at_ms);
         record.ended_ms = fleet.now_ms();
@@ -217,5 +221,19 @@ impl Stage {
             before = all;
             self.progress.standing(fleet.now_ms(), &standing);
         }
+    }
+}
+
+/// Between two looks at whether this process goes on.
+const GO_ON_EVERY: Duration = Duration::from_millis(50);
+
+/// Notes for how long this process stood still, for ever.
+async fn measure_stalls(clock: Clock, longest_ms: Arc<AtomicU64>) {
+    loop {
+        let watch = clock.stopwatch();
+        tokio::time::sleep(GO_ON_EVERY).await;
+        let took_ms = watch.elapsed().as_nanos() / 1_000_000;
+        let late_ms = took_ms.saturating_sub(u64::try_from(GO_ON_EVERY.as_millis()).unwrap_or(0));
+        longest_ms.fetch_max(late_ms, Ordering::Relaxed);
     }
 }

@@ -13,6 +13,8 @@ use super::chart::Chart;
 use super::chart::Line;
 use super::chart::escaped;
 
+/// A drill that stood still for less is not worth a word.
+pub const STALL_MS: u64 = 300;
 const STYLE: &str = include_str!("style.css");
 
 /// The page.
@@ -108,6 +110,16 @@ fn course(text: &mut String, report: &Report) {
             told(figures.healed_after_ms),
         ),
     );
+    if figures.stall_ms_max >= STALL_MS {
+        put(
+            text,
+            format_args!(
+                "<p class=\"no\">The machine of the drill stood still for {}: answers may be late by as much through no \
+                 fault of a region.</p>\n",
+                seconds(figures.stall_ms_max)
+            ),
+        );
+    }
     text.push_str(
         "<table class=\"cards\">\n<thead><tr><th>Step</th><th class=\"n\">Began</th><th class=\"n\">Ended</th>\
          <th class=\"n\">Well again</th></tr></thead>\n<tbody>\n",

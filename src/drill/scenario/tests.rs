@@ -241,7 +241,7 @@ fn what_is_wrong_is_told_with_its_line() {
             "\"wishful\" is not known",
         ),
     ];
-    assert_eq!(faults(step, step), []);
+    assert!(faults(step, step).is_empty());
     for (what, with, line, message) in table {
         let found = faults(what, with);
         let is_told = found

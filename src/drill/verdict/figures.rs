@@ -88,6 +88,8 @@ pub struct Figures {
     pub converged_after_ms: Option<u64>,
     /// Milliseconds until all was well after the last step.
     pub healed_after_ms: Option<u64>,
+    /// The longest time that the drill itself stood still: answers may be late by as much through no fault of a region.
+    pub stall_ms_max: u64,
     /// By step.
     pub healing: Vec<Healing>,
 }
@@ -116,6 +118,7 @@ pub fn figures(scenario: &Scenario, record: &Record) -> Figures {
         healed_after_ms: record
             .well_from(steps_ended, scenario.regions.len())
             .map(|at| at - steps_ended),
+        stall_ms_max: record.stall_ms_max,
         healing: healing(scenario, record),
     }
 }
