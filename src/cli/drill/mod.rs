@@ -292,7 +292,7 @@ async fn on_processes(
 ) -> anyhow::Result<(Record, report::Stage)> {
     let stop = stop::requested().context("signals cannot be listened to")?;
     let dir = DataDir::new(args.data_dir.as_deref(), "drill")?;
-    let progress = Arc::new(Progress::new());
+    let progress = Arc::new(Progress::to_stderr());
     progress.say(&format!(
         "{}: {} regions of its own, seed {seed}",
         scenario.name,
@@ -358,7 +358,7 @@ async fn on_cluster(
         processes: None,
         tenant_prefix: format!("drill-{:08x}", seed % (1 << 32)),
         seed,
-        progress: Arc::new(Progress::new()),
+        progress: Arc::new(Progress::to_stderr()),
     };
     live.guard(&stage.fleet(&clock)).await?;
     if !args.yes {

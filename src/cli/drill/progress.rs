@@ -25,7 +25,7 @@ struct State {
 
 impl Progress {
     /// To standard error.
-    pub fn new() -> Self {
+    pub fn to_stderr() -> Self {
         Self {
             is_terminal: std::io::stderr().is_terminal(),
             state: Mutex::new(State::default()),

@@ -10,7 +10,7 @@ use crate::drill::timeline::Bar;
 const WIDTH: u64 = 720;
 const HEIGHT: u64 = 190;
 /// Room for numbers, on the left and below.
-const LEFT: u64 = 56;
+const LEFT: u64 = 72;
 const BELOW: u64 = 22;
 const ABOVE: u64 = 8;
 const RIGHT: u64 = 8;
@@ -200,9 +200,9 @@ mod tests {
         };
         let svg = chart.svg(&[bar]);
         assert!(svg.contains("aria-label=\"a &lt; b\""));
-        assert!(svg.contains("<rect class=\"fault\" x=\"220\" y=\"8\" width=\"328\""));
+        assert!(svg.contains("<rect class=\"fault\" x=\"232\" y=\"8\" width=\"320\""));
         let path = svg.split("line c0\" d=\"").nth(1).expect("a line");
-        assert_eq!(path.split('"').next(), Some("M138 168h1L302 8M630 104h1"));
+        assert_eq!(path.split('"').next(), Some("M152 168h1L312 8M632 104h1"));
     }
 
     #[test]

@@ -187,13 +187,13 @@ fn charts(text: &mut String, report: &Report) {
             "Latency: 99 of a hundred answers came within",
             curves(|curves| curves.p99_ms.clone()),
             None,
-            |value| format!("{value} ms"),
+            milliseconds,
         ),
         (
             "Lag: how long counts waited for a peer",
             curves(|curves| curves.lag_ms.clone()),
             None,
-            |value| format!("{value} ms"),
+            milliseconds,
         ),
     ];
     for (title, lines, top, write) in charts {
@@ -212,6 +212,15 @@ fn charts(text: &mut String, report: &Report) {
                 chart.svg(&report.timeline.bars)
             ),
         );
+    }
+}
+
+/// A time as short as it goes on an axis.
+fn milliseconds(value: u64) -> String {
+    if value >= 1_000 {
+        seconds(value)
+    } else {
+        format!("{value} ms")
     }
 }
 

@@ -29,6 +29,8 @@ const SETTLE_MS: u64 = 30_000;
 const DELAY_MS_MAX: u64 = 2_000;
 
 type Text = Spanned<String>;
+/// A field that only some entries have: its name, where it stands when it is given, and whose it is.
+type Owned = (&'static str, Option<Range<usize>>, &'static [&'static str]);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

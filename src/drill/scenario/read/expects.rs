@@ -11,6 +11,7 @@ use super::super::expect::Scope;
 use super::super::expect::That;
 use super::super::expect::WORDS;
 use super::super::step::Step;
+use super::Owned;
 use super::Reader;
 use super::Text;
 
@@ -30,13 +31,7 @@ pub(super) struct RawExpect {
 }
 
 impl RawExpect {
-    fn fields(
-        &self,
-    ) -> [(
-        &'static str,
-        Option<std::ops::Range<usize>>,
-        &'static [&'static str],
-    ); 9] {
+    fn fields(&self) -> [Owned; 9] {
         let at = |text: &Option<Text>| text.as_ref().map(Spanned::span);
         let of_calls: &[&str] = &["answered", "allowed", "unavailable", "degraded", "latency"];
         let of_time: &[&str] = &["latency", "new-leader", "detected", "converged", "healed"];

@@ -10,6 +10,7 @@ use super::super::step::Direction;
 use super::super::step::Step;
 use super::super::step::Target;
 use super::DELAY_MS_MAX;
+use super::Owned;
 use super::Reader;
 use super::Text;
 
@@ -43,14 +44,8 @@ pub(super) struct RawStep {
 }
 
 impl RawStep {
-    /// Fields that only some actions have: name, where it stands when it is given, and whose it is.
-    fn fields(
-        &self,
-    ) -> [(
-        &'static str,
-        Option<std::ops::Range<usize>>,
-        &'static [&'static str],
-    ); 7] {
+    /// Fields that only some actions have.
+    fn fields(&self) -> [Owned; 7] {
         let at = |text: &Option<Text>| text.as_ref().map(Spanned::span);
         [
             (
