@@ -24,6 +24,8 @@ const ROUNDING_MS: u64 = 5;
 /// A region notices within a second that it does not hear another; what was told takes two rounds, and the machine that
 /// runs the drill may be busy for as long again.
 const UNSEEN_MS: u64 = 1_700;
+/// A drill whose callers stood still for less has asked as it was to.
+const STALL_MS: u64 = 100;
 /// A fault is still felt for so long after it is over.
 const FELT_MS: u64 = 3_000;
 
@@ -288,6 +290,10 @@ fn stated(
     if limit.limit.split == Split::None {
         most += tally.most_within(scenario.delay_ms_max() + 150);
     }
+    // What was to be spread over time comes at once when callers stand still and go on.
+    if record.stall_ms_max >= STALL_MS {
+        most += tally.most_within(scenario.delay_ms_max() + 150);
+    }
     let from = start - record.began_unix_ms;
     let is_felt = |from_ms: u64, until_ms: u64| {
         let (began, ended) = (signed(from_ms), signed(until_ms + FELT_MS));
@@ -302,7 +308,8 @@ fn stated(
     for done in troubles {
         let step = scenario.steps.get(done.step);
         is_cut |= step.is_some_and(|step| matches!(step.action, Action::Cut { .. }));
-        most = most.max(calm + tally.most_within(UNSEEN_MS + scenario.delay_ms_max()));
+        let unseen = calm + tally.most_within(UNSEEN_MS + scenario.delay_ms_max());
+        most = most.max(unseen);
     }
     if is_cut && limit.limit.on_partition == OnPartition::Open {
         most = most.max(others * quota);
