@@ -2,13 +2,12 @@
 //!
 //! ```text
 //!   ops/drills/*.toml ─► scenario ─┬─► regions of its own, as processes ─┐
-//!                                  ├─► a live cluster                     ├─► record ─► verdict ─► report
-//!                                  └─► the same machines, simulated      ─┘            (JSON, HTML)
+//!                                  └─► a cluster that runs anyway      ─┴─► record ─► verdict ─► report (JSON, HTML)
 //! ```
 //!
 //! - [`scenario`]: what is there, what is asked, what goes wrong and what is expected, read from TOML. A fault in the
 //!   file names its line.
-//! - [`shipped`]: the scenarios that come with the program.
+//! - [`shipped`]: the scenarios that come with the program. [`chaos`]: one in which things go wrong at random.
 //! - [`arrivals`]: when callers ask, from a seed.
 //! - [`record`]: what callers were told and what was seen, in one form for every way to run.
 //! - [`verdict`]: figures from the record, and of each expectation whether it was met.
@@ -22,6 +21,7 @@
 //! Processes, sockets, signals and the clock are in `cli::drill`, which carries out what a scenario says.
 
 pub mod arrivals;
+pub mod chaos;
 pub mod record;
 pub mod report;
 pub mod scenario;

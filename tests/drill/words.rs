@@ -53,7 +53,7 @@ fn the_list_names_every_shipped_drill_and_every_file_is_shipped() {
     assert_eq!(files, names);
     let output = drill(&["list", "--output", "json"]);
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(rows.as_array().map(Vec::len), Some(SHIPPED.len()));
+    assert_eq!(rows.as_array().map(Vec::len), Some(SHIPPED.len() + 1));
 }
 
 #[test]
@@ -65,6 +65,8 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
         assert!(said.starts_with(&format!("{name}: ")), "{said}");
         assert!(said.contains("Expected:\n"), "{said}");
     }
+    let chaos = drill(&["run", "chaos", "--seed", "7", "--for", "5m", "--dry-run"]);
+    assert_eq!(chaos.status.code(), Some(0), "{}", told(&chaos));
     let output = drill(&["run", "leader-loss", "--dry-run"]);
     assert!(said(&output).contains("  at 6 s: kill leader, for 8 s\n"));
     assert!(said(&output).contains("Regions, each a process of its own"));
@@ -109,7 +111,7 @@ fn a_faulty_file_is_told_by_name_and_line_and_ends_with_two() {
 
 #[test]
 fn what_cannot_be_run_ends_with_two_and_says_why() {
-    let table: [(&[&str], &str); 5] = [
+    let table: [(&[&str], &str); 7] = [
         (&["run", "no-such-drill"], "see `highwater drill list`"),
         (&["run", "no/such/file.toml"], "cannot be read"),
         (
@@ -120,6 +122,11 @@ fn what_cannot_be_run_ends_with_two_and_says_why() {
             &["run", "leader-loss", "--cluster", "no/such/file.toml"],
             "cannot be read",
         ),
+        (
+            &["run", "leader-loss", "--for", "20m"],
+            "--for is for the drill `chaos`",
+        ),
+        (&["run", "chaos", "--for", "1s"], "give 20s to 60m"),
         (
             &["run", "leader-loss", "--simulate"],
             "--simulate is not built yet",

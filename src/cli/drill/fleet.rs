@@ -22,6 +22,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// How long a planned move or a change of the catalogue may take.
 const ADMIN_WITHIN: Duration = Duration::from_secs(15);
 
+/// How often, and how long, a region that does not answer is waited for before a fault is given up.
+const STARTING_TRIES: u32 = 50;
+const STARTING_PAUSE: Duration = Duration::from_millis(200);
+
 /// One region.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -197,11 +201,26 @@ impl Fleet {
     /// When the region does not take it.
     pub async fn inject(&self, region: usize, fault: &Value) -> anyhow::Result<()> {
         let path = ["admin", "v1", "faults"];
-        let answer = self
-            .region(region)?
-            .must(Method::POST, &path, Some(fault))
-            .await
-            .with_context(|| format!("the fault {fault} cannot be injected"))?;
+        let endpoint = self.region(region)?;
+        // A region that was ended a moment ago may still be starting.
+        let mut tries = 0;
+        let answer = loop {
+            match endpoint.admin(Method::POST, &path, &[], Some(fault)).await {
+                Err(_) if tries < STARTING_TRIES => {
+                    tries += 1;
+                    tokio::time::sleep(STARTING_PAUSE).await;
+                }
+                answer => break answer,
+            }
+        };
+        let answer = answer
+            .and_then(|answer| answer.success().map_err(|error| anyhow::anyhow!("{error}")))
+            .with_context(|| {
+                format!(
+                    "region {}: the fault {fault} cannot be injected",
+                    endpoint.name
+                )
+            })?;
         if let Some(id) = answer.body["id"].as_str() {
             self.faults.lock().push((region, id.to_owned()));
         }

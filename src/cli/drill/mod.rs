@@ -27,10 +27,14 @@ use anyhow::bail;
 use clap::Args;
 use clap::Subcommand;
 
+use crate::domain::duration;
+use crate::domain::time::Span;
+use crate::drill::chaos;
 use crate::drill::record::Record;
 use crate::drill::report;
 use crate::drill::report::Report;
 use crate::drill::report::page;
+use crate::drill::scenario::DURATION_MS_MAX;
 use crate::drill::scenario::Scenario;
 use crate::drill::scenario::step::seconds;
 use crate::drill::shipped;
@@ -62,6 +66,7 @@ Examples:
   highwater drill list
   highwater drill run leader-loss                          with regions of its own, in half a minute
   highwater drill run leader-loss --report leader-loss.html
+  highwater drill run chaos --seed 7 --for 20m             things go wrong at random
   highwater drill run my-drill.toml --dry-run              what would be done
   highwater drill run partition-minority --cluster prod.toml
 
@@ -106,10 +111,13 @@ struct RunArgs {
     /// Say what would be done, and do nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Run it in simulated time.
+    /// Run it in simulated time (not in this build).
     #[arg(long, conflicts_with = "cluster")]
     simulate: bool,
-    /// What the callers' calls follow from; else drawn, and told.
+    /// How long `chaos` lasts, 20s to 60m.
+    #[arg(long = "for", value_name = "DURATION", value_parser = chaos_duration)]
+    lasts: Option<Span>,
+    /// What callers' calls, and the steps of `chaos`, follow from; else drawn, and told.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Write a report: .json for programs, .html for people; may be repeated.
@@ -118,6 +126,15 @@ struct RunArgs {
     /// Keep the regions' data and logs and the record of all calls in this directory; else nothing is kept.
     #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
     data_dir: Option<PathBuf>,
+}
+
+fn chaos_duration(text: &str) -> Result<Span, String> {
+    let lasts = duration::parse(text).map_err(|error| error.to_string())?;
+    if (chaos::DURATION_MS_MIN..=DURATION_MS_MAX).contains(&lasts.as_ms_ceil()) {
+        Ok(lasts)
+    } else {
+        Err("give 20s to 60m".to_owned())
+    }
 }
 
 /// Runs `drill`.
@@ -137,6 +154,10 @@ fn list(format: OutputFormat) -> anyhow::Result<Outcome> {
             "drill": scenario.name, "takes": seconds(scenario.duration_ms), "title": scenario.title,
         }));
     }
+    rows.push(serde_json::json!({
+        "drill": chaos::NAME, "takes": seconds(chaos::DURATION_MS),
+        "title": "Things go wrong at random, by --seed, for as long as --for says",
+    }));
     match format {
         OutputFormat::Json => output::show(format, &rows.into())?,
         OutputFormat::Table => {
@@ -159,7 +180,16 @@ fn list(format: OutputFormat) -> anyhow::Result<Outcome> {
 }
 
 /// The scenario that was asked for.
-fn scenario(drill: &str) -> anyhow::Result<Scenario> {
+fn scenario(args: &RunArgs, seed: u64) -> anyhow::Result<Scenario> {
+    let drill = args.drill.as_str();
+    if drill == chaos::NAME {
+        let lasts_ms = args.lasts.map_or(chaos::DURATION_MS, Span::as_ms_ceil);
+        return Scenario::parse(drill, &chaos::text(seed, lasts_ms))
+            .map_err(|error| anyhow::anyhow!(error.in_file(drill)));
+    }
+    if args.lasts.is_some() {
+        bail!("--for is for the drill `chaos`; others say themselves how long they last");
+    }
     if let Some(shipped) = shipped::named(drill) {
         return Scenario::parse(shipped.name, shipped.text)
             .map_err(|error| anyhow::anyhow!(error.in_file(shipped.name)));
@@ -190,11 +220,11 @@ fn check_reports(reports: &[PathBuf]) -> anyhow::Result<()> {
 
 fn run(args: &RunArgs, format: OutputFormat) -> anyhow::Result<Outcome> {
     check_reports(&args.report)?;
-    let mut scenario = scenario(&args.drill)?;
+    let seed = args.seed.unwrap_or_else(entropy::bits64) % (1 << 53);
+    let mut scenario = scenario(args, seed)?;
     if args.simulate {
         bail!("--simulate is not built yet; leave it out to run the drill with processes");
     }
-    let seed = args.seed.unwrap_or_else(entropy::bits64) % (1 << 53);
     let live = match &args.cluster {
         Some(path) => Some(Live::read(path, &mut scenario)?),
         None => None,

@@ -180,13 +180,17 @@ impl Hands {
                 None => self.fleet.region(region)?.backup().await.map(drop)?,
             },
             Action::Transfer => {
-                let name = &self.fleet.region(region)?.name;
+                let endpoint = self.fleet.region(region)?;
                 let path = ["admin", "v1", "cluster", "leader"];
-                let body = json!({ "region": name });
-                self.fleet
-                    .region(region)?
+                let body = json!({ "region": endpoint.name });
+                // A move that is refused is no reason to end the drill: the verdict tells what came of it.
+                if let Err(error) = endpoint
                     .must(reqwest::Method::POST, &path, Some(&body))
-                    .await?;
+                    .await
+                {
+                    let what = format!("the lead was not handed over: {error:#}");
+                    self.progress.event(self.fleet.now_ms(), &what);
+                }
             }
             Action::Drain => {
                 self.fleet.drain(region).await?;

@@ -18,6 +18,7 @@ use crate::domain::name::RegionName;
 
 use super::DURATION_MS_MAX;
 use super::DrillLimit;
+use super::FAULT_MS_MAX;
 use super::Link;
 use super::REGIONS_MAX;
 use super::Scenario;
@@ -25,6 +26,8 @@ use super::ScenarioError;
 
 /// How long all may take to be well again when the scenario does not say.
 const SETTLE_MS: u64 = 30_000;
+/// How long regions take to come together, at most.
+const START_MS: u64 = 60_000;
 /// The longest delay and jitter of a link.
 const DELAY_MS_MAX: u64 = 2_000;
 
@@ -124,13 +127,23 @@ impl Reader<'_> {
         self.regions(&raw.regions);
         self.duration_ms = self.milliseconds("duration", &raw.duration);
         if !(1_000..=DURATION_MS_MAX).contains(&self.duration_ms) {
-            self.fault(&raw.duration.span(), "duration: give 1s to 15m");
+            self.fault(&raw.duration.span(), "duration: give 1s to 60m");
         }
         let settle_ms = raw
             .settle
             .as_ref()
             .map_or(SETTLE_MS, |text| self.milliseconds("settle", text));
         let links = self.links(&raw.links, &raw.link);
+        let is_uneven = links
+            .iter()
+            .any(|link| link.jitter_ms > 0 || link.loss_percent > 0);
+        // Until the last look at the regions, and while they come together before the first call.
+        if is_uneven && self.duration_ms + settle_ms + START_MS > FAULT_MS_MAX {
+            self.fault(
+                &raw.duration.span(),
+                "duration: with jitter or loss on links, duration and settle must be under 14m together",
+            );
+        }
         for (limit, spec) in &raw.limits {
             self.limit(limit, spec);
         }

@@ -77,7 +77,7 @@ fn what_is_wrong_is_told_with_its_line() {
     let table: [(&str, &str, usize, &str); 40] = [
         ("title = \"t\"", "titel = \"t\"", 1, "unknown field `titel`"),
         ("\"20s\"", "\"20\"", 3, "is not a duration"),
-        ("\"20s\"", "\"16m\"", 3, "give 1s to 15m"),
+        ("\"20s\"", "\"61m\"", 3, "give 1s to 60m"),
         ("[\"a\", \"b\", \"c\"]", "[]", 2, "name 1 to 8"),
         ("\"c\"]", "\"a\"]", 2, "a is named twice"),
         (

@@ -5,6 +5,7 @@ use toml::Spanned;
 
 use crate::domain::duration;
 
+use super::super::FAULT_MS_MAX;
 use super::super::step::Action;
 use super::super::step::Direction;
 use super::super::step::Step;
@@ -153,6 +154,10 @@ impl Reader<'_> {
                     step.ends_ms()
                 ),
             );
+        }
+        if step.lasts_ms > FAULT_MS_MAX {
+            let at = raw.lasts.as_ref().map_or(raw.at.span(), Spanned::span);
+            self.fault(&at, "for: at most 15m");
         }
         if !step.action.is_instant() && step.lasts_ms < FELT_MS {
             let at = raw.lasts.as_ref().map_or(raw.at.span(), Spanned::span);
