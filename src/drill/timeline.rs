@@ -3,10 +3,15 @@
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::domain::limit::Mode;
+
 use super::record::Answer;
 use super::record::Record;
 use super::scenario::Scenario;
+use super::verdict::figures::mode_name;
+use super::verdict::service::Sums;
 use super::verdict::service::percentile_of;
+use super::verdict::share_of;
 
 /// About so many points are drawn.
 const POINTS: u64 = 80;
@@ -28,6 +33,20 @@ pub struct Curves {
     pub lag_ms: Vec<Option<u64>>,
     /// Whether it led.
     pub leads: Vec<bool>,
+}
+
+/// Availability of limits of one mode, in all regions; one value for each step of time, in hundredths of a percent;
+/// absent: nobody asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeCurves {
+    /// `strict`, `approximate` or `regional`.
+    pub mode: String,
+    /// Calls that were answered yes or no.
+    pub answered: Vec<Option<u64>>,
+    /// Calls that were answered 503.
+    pub unavailable: Vec<Option<u64>>,
+    /// Calls whose answers said degraded.
+    pub degraded: Vec<Option<u64>>,
 }
 
 /// A step, for the bars over the curves.
@@ -54,6 +73,8 @@ pub struct Timeline {
     pub end_ms: u64,
     /// By region.
     pub curves: Vec<Curves>,
+    /// By mode; those that were asked for.
+    pub modes: Vec<ModeCurves>,
     /// Steps.
     pub bars: Vec<Bar>,
 }
@@ -71,8 +92,45 @@ pub fn timeline(scenario: &Scenario, record: &Record) -> Timeline {
         curves: curves
             .map(|(region, name)| curves_of(record, region, name, points, step_ms, at))
             .collect(),
+        modes: modes(scenario, record, points, at),
         bars: bars(scenario, record),
     }
+}
+
+fn modes(
+    scenario: &Scenario,
+    record: &Record,
+    points: usize,
+    at: impl Fn(u64) -> usize,
+) -> Vec<ModeCurves> {
+    let mut curves = Vec::new();
+    for mode in [Mode::Strict, Mode::Approximate, Mode::Regional] {
+        let mut sums = vec![Sums::default(); points];
+        for call in &record.calls {
+            let load = scenario.loads.get(call.load);
+            let limit = load.and_then(|load| scenario.limits.get(load.limit));
+            if limit.is_some_and(|limit| limit.mode() == mode)
+                && let Some(sum) = sums.get_mut(at(call.sent_ms))
+            {
+                sum.add(&call.answer);
+            }
+        }
+        if sums.iter().all(|sum| sum.calls == 0) {
+            continue;
+        }
+        let share = |part: fn(&Sums) -> u64| -> Vec<Option<u64>> {
+            sums.iter()
+                .map(|sum| (sum.calls > 0).then(|| share_of(part(sum), sum.calls)))
+                .collect()
+        };
+        curves.push(ModeCurves {
+            mode: mode_name(mode).to_owned(),
+            answered: share(Sums::answered),
+            unavailable: share(|sum| sum.unavailable),
+            degraded: share(|sum| sum.degraded),
+        });
+    }
+    curves
 }
 
 fn curves_of(
@@ -117,7 +175,7 @@ fn curves_of(
         units_per_s: units.iter().map(|units| units * 1_000 / step_ms).collect(),
         answered: calls
             .iter()
-            .map(|(all, decided)| (*all > 0).then(|| super::verdict::share_of(*decided, *all)))
+            .map(|(all, decided)| (*all > 0).then(|| share_of(*decided, *all)))
             .collect(),
         p99_ms: took
             .iter_mut()

@@ -119,8 +119,8 @@ fn a_killed_leader_end_to_end_and_the_page_tells_the_figures_of_the_json() {
         report["timeline"]["curves"].as_array().map(Vec::len),
         Some(3)
     );
-    assert_eq!(page.matches("<svg viewBox=\"0 0 720").count(), 4);
-    assert_eq!(page.matches("class=\"fault\"").count(), 4);
+    assert_eq!(page.matches("<svg viewBox=\"0 0 720").count(), 6);
+    assert_eq!(page.matches("class=\"fault\"").count(), 6);
     assert!(!page.contains("http"), "nothing comes from a network");
 }
 

@@ -6,6 +6,7 @@ use crate::domain::time::Timestamp;
 use crate::drill::scenario::step::seconds;
 use crate::drill::timeline::Bar;
 use crate::drill::timeline::Curves;
+use crate::drill::timeline::ModeCurves;
 use crate::drill::verdict::percent;
 
 use super::Report;
@@ -145,14 +146,7 @@ fn course(text: &mut String, report: &Report) {
 fn charts(text: &mut String, report: &Report) {
     text.push_str("<h2>Over time</h2>\n<p class=\"soft\">");
     for (number, region) in report.regions.iter().enumerate() {
-        put(
-            text,
-            format_args!(
-                "<span class=\"key\"><svg viewBox=\"0 0 20 10\"><path class=\"line c{}\" d=\"M0 5H20\"/></svg>{}</span>",
-                number % 8,
-                escaped(region)
-            ),
-        );
+        key(text, number, region);
     }
     text.push_str("</p>\n");
     bars(text, &report.timeline.bars);
@@ -197,22 +191,69 @@ fn charts(text: &mut String, report: &Report) {
         ),
     ];
     for (title, lines, top, write) in charts {
-        let chart = Chart {
-            title,
-            lines,
-            top,
-            write,
-            step_ms: report.timeline.step_ms,
-            end_ms: report.timeline.end_ms,
-        };
-        put(
-            text,
-            format_args!(
-                "<figure><figcaption>{title}</figcaption>{}</figure>\n",
-                chart.svg(&report.timeline.bars)
-            ),
-        );
+        figure(text, report, title, lines, top, write);
     }
+    by_mode(text, report);
+}
+
+fn by_mode(text: &mut String, report: &Report) {
+    let modes = &report.timeline.modes;
+    text.push_str("<p class=\"soft\">");
+    for (number, mode) in modes.iter().enumerate() {
+        key(text, number, &mode.mode);
+    }
+    text.push_str("</p>\n");
+    let lines = |of: fn(&ModeCurves) -> &Vec<Option<u64>>| -> Vec<Line<'_>> {
+        let all = modes.iter();
+        all.map(|curves| Line {
+            name: &curves.mode,
+            values: of(curves).clone(),
+        })
+        .collect()
+    };
+    let answered = lines(|curves| &curves.answered);
+    let title = "Availability by mode: calls answered yes or no";
+    figure(text, report, title, answered, Some(10_000), percent);
+    let degraded = lines(|curves| &curves.degraded);
+    let title =
+        "Degraded by mode: answers that rest on a failure policy, or on reports that are missing";
+    figure(text, report, title, degraded, Some(10_000), percent);
+}
+
+fn key(text: &mut String, number: usize, name: &str) {
+    put(
+        text,
+        format_args!(
+            "<span class=\"key\"><svg viewBox=\"0 0 20 10\"><path class=\"line c{}\" d=\"M0 5H20\"/></svg>{}</span>",
+            number % 8,
+            escaped(name)
+        ),
+    );
+}
+
+fn figure(
+    text: &mut String,
+    report: &Report,
+    title: &str,
+    lines: Vec<Line<'_>>,
+    top: Option<u64>,
+    write: fn(u64) -> String,
+) {
+    let chart = Chart {
+        title,
+        lines,
+        top,
+        write,
+        step_ms: report.timeline.step_ms,
+        end_ms: report.timeline.end_ms,
+    };
+    put(
+        text,
+        format_args!(
+            "<figure><figcaption>{title}</figcaption>{}</figure>\n",
+            chart.svg(&report.timeline.bars)
+        ),
+    );
 }
 
 /// A time as short as it goes on an axis.
