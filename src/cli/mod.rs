@@ -261,11 +261,6 @@ mod tests {
 
     #[test]
     fn commands_of_other_builds_are_unknown() {
-        for command in ["import"] {
-            assert!(
-                Cli::try_parse_from(["highwater", command]).is_err(),
-                "{command}"
-            );
-        }
+        assert!(Cli::try_parse_from(["highwater", "import"]).is_err());
     }
 }

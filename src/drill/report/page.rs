@@ -101,16 +101,31 @@ fn verdict(text: &mut String, report: &Report) {
 fn course(text: &mut String, report: &Report) {
     let told = |ms: Option<u64>| ms.map_or_else(|| "-".to_owned(), seconds);
     let figures = &report.figures;
-    put(
-        text,
-        format_args!(
-            "<h2>What happened</h2>\n<p>New leader after {}. All regions counted the same {} after the last call, and were \
-             well {} after the last step.</p>\n",
-            told(figures.new_leader_after_ms),
-            told(figures.converged_after_ms),
-            told(figures.healed_after_ms),
+    text.push_str("<h2>What happened</h2>\n<ul>\n");
+    let lines = [
+        ("Another region led from", figures.new_leader_after_ms),
+        (
+            "After the last step every call was answered yes or no from",
+            figures.answered_after_ms,
         ),
-    );
+        (
+            "After the last step every region said that it is well from",
+            figures.healed_after_ms,
+        ),
+        (
+            "After the last call and step all regions counted the same from",
+            figures.converged_after_ms,
+        ),
+    ];
+    for (what, took) in lines {
+        if let Some(took) = took {
+            put(
+                text,
+                format_args!("<li>{what} <b>{}</b></li>\n", seconds(took)),
+            );
+        }
+    }
+    text.push_str("</ul>\n");
     if figures.stall_ms_max >= STALL_MS {
         put(
             text,

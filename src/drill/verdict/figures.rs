@@ -88,6 +88,9 @@ pub struct Figures {
     pub converged_after_ms: Option<u64>,
     /// Milliseconds until all was well after the last step.
     pub healed_after_ms: Option<u64>,
+    /// Milliseconds after the last step until every call that was sent was answered yes or no; absent: nobody asked
+    /// after it.
+    pub answered_after_ms: Option<u64>,
     /// The longest time that the drill itself stood still: answers may be late by as much through no fault of a region.
     pub stall_ms_max: u64,
     /// By step.
@@ -118,9 +121,23 @@ pub fn figures(scenario: &Scenario, record: &Record) -> Figures {
         healed_after_ms: record
             .well_from(steps_ended, scenario.regions.len())
             .map(|at| at - steps_ended),
+        answered_after_ms: answered_after_ms(record, steps_ended),
         stall_ms_max: record.stall_ms_max,
         healing: healing(scenario, record),
     }
+}
+
+/// When the last call was sent that got no yes and no no, after the last step.
+fn answered_after_ms(record: &Record, steps_ended: u64) -> Option<u64> {
+    let mut later = record
+        .calls
+        .iter()
+        .filter(|call| call.sent_ms >= steps_ended)
+        .peekable();
+    later.peek()?;
+    let failed = later.filter(|call| call.answer.said().is_none());
+    let last = failed.map(|call| call.sent_ms).max();
+    Some(last.map_or(0, |last| last - steps_ended))
 }
 
 fn availability(scenario: &Scenario, record: &Record) -> Vec<Availability> {

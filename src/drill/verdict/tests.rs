@@ -2,6 +2,7 @@
 //! expectation that says no is the right one, and no other says no.
 
 use super::Finding;
+use super::figures;
 use super::judge;
 use crate::drill::record::Answer;
 use crate::drill::record::Call;
@@ -323,7 +324,7 @@ fn missing_and_wrong_answers_are_seen() {
         record.calls.push(call(2, 7_000, nothing.clone()));
     });
     assert_fails(13, |record| {
-        record.calls.push(call(2, 7_000, Answer::Wrong(500)))
+        record.calls.push(call(2, 7_000, Answer::Wrong(500)));
     });
     let day = Some(BEGAN - BEGAN % 86_400_000);
     assert_fails(14, |record| {
@@ -341,6 +342,22 @@ fn missing_and_wrong_answers_are_seen() {
         degraded.is_degraded = true;
         answer_of(record, 2, Answer::Allowed(degraded));
     });
+}
+
+#[test]
+fn a_report_says_from_when_on_every_call_was_answered() {
+    let after = |record: &Record| figures::figures(&scenario(), record).answered_after_ms;
+    let mut record = good();
+    assert_eq!(after(&record), Some(0));
+    let unavailable = Answer::Unavailable {
+        may_be_charged: false,
+    };
+    record.calls.push(call(0, 5_000, unavailable.clone()));
+    assert_eq!(after(&record), Some(0));
+    record.calls.push(call(0, 9_300, unavailable));
+    assert_eq!(after(&record), Some(3_300));
+    record.calls.retain(|call| call.sent_ms < 6_000);
+    assert_eq!(after(&record), None);
 }
 
 #[test]
@@ -417,7 +434,7 @@ fn a_fault_that_does_not_heal_is_seen() {
         });
     }
     assert_fails(21, |record| {
-        record.samples.last_mut().expect("a sample").seen = None
+        record.samples.last_mut().expect("a sample").seen = None;
     });
     assert_fails(21, |record| record.steps[0].ended_ms = None);
     // Well, but too late.
