@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Data flows one way. The **pure half** ([`domain`], [`algorithm`], [`catalogue`], [`usage`], [`grants`],
-//! [`ledger`], [`replication`], [`machine`]) has no clock, randomness, input or output: `now` and seeds are arguments, outcomes
+//! [`ledger`], [`replication`], [`machine`], [`drill`]) has no clock, randomness, input or output: `now` and seeds are arguments, outcomes
 //! are values. The **shell** carries sockets, disk, clock and metrics around it. Imports point downwards only,
 //! in the order of this table; `tests/tidy.rs` holds all of this.
 //!
@@ -34,6 +34,7 @@
 //! | [`ledger`] | the admission machine: shards, check all or none, holds, remembered answers, expiry |
 //! | [`replication`] | what to tell which peer when: frames, rounds, backlog, repair; pure |
 //! | [`machine`] | what the log drives: catalogue, book, log-decided checks; the same on every region |
+//! | [`drill`] | failover drills: scenario, record of what callers were told, verdict, report |
 //! | [`store`] | SQLite: two files, a writer thread each, group commit, journal and fold, restore, backup |
 //! | [`telemetry`] | the one table of metric names, logs |
 //! | [`consensus`] | the replicated log: openraft over the store and the links, members, leadership |
@@ -95,6 +96,7 @@ pub mod catalogue;
 pub mod cli;
 pub mod consensus;
 pub mod domain;
+pub mod drill;
 pub mod grants;
 pub mod http;
 pub mod ledger;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 /// Modules from the bottom to the top; a module imports only from those before it.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 18] = [
     "domain",
     "algorithm",
     "catalogue",
@@ -16,6 +16,7 @@ const ORDER: [&str; 17] = [
     "ledger",
     "replication",
     "machine",
+    "drill",
     "store",
     "telemetry",
     "consensus",
@@ -27,7 +28,7 @@ const ORDER: [&str; 17] = [
     "cli",
 ];
 /// Modules without clock, randomness, input or output.
-const PURE: [&str; 8] = [
+const PURE: [&str; 9] = [
     "domain",
     "algorithm",
     "catalogue",
@@ -36,6 +37,7 @@ const PURE: [&str; 8] = [
     "ledger",
     "replication",
     "machine",
+    "drill",
 ];
 /// Files longer than this are split.
 const LINES_MAX: usize = 600;

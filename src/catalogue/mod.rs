@@ -41,12 +41,15 @@ use crate::catalogue::epoch::Epochs;
 use crate::catalogue::epoch::Memory;
 use crate::catalogue::intent::Intent;
 use crate::catalogue::intern::Interner;
+use crate::catalogue::path::FieldPath;
 use crate::catalogue::rebuild::Cause;
 use crate::catalogue::rebuild::Rebuild;
 use crate::catalogue::token::TokenRecord;
 use crate::catalogue::token::TokenTable;
 use crate::catalogue::tree::Tree;
 use crate::catalogue::view::View;
+use crate::domain::limit::Limit;
+use crate::domain::limit::LimitSpec;
 use crate::domain::name::Key;
 use crate::domain::name::LimitName;
 use crate::domain::name::TenantName;
@@ -77,6 +80,32 @@ mod tokens;
 
 /// Whether a key of a limit, or anything, of a tenant is counted at present.
 pub type IsCounted<'a> = &'a dyn Fn(&TenantName, Option<(&LimitName, &Key)>) -> bool;
+
+/// A limit that is written in one place, completed as one of `limits`, where so many `regions` share it.
+///
+/// # Errors
+/// Everything that is wrong with it, field by field.
+pub fn complete(
+    name: &LimitName,
+    spec: &LimitSpec,
+    regions: u32,
+) -> Result<Limit, Vec<FieldError>> {
+    let mut faults = Vec::new();
+    let path = FieldPath::root().with("limits").with(name.as_str());
+    check::limit(&path, spec, &mut faults);
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let layers = Layers {
+        limit: name,
+        base: Some(spec),
+        plan: None,
+        tenant: None,
+        time_zone: None,
+        anchor: None,
+    };
+    layers.compile(regions).map(|compiled| compiled.limit)
+}
 
 /// See the module.
 #[derive(Clone, Debug, Deserialize)]

@@ -8,6 +8,7 @@
 //! - `limits`, `plans`, `tenants`, `tokens`: the catalogue by hand ([`items`], [`tokens`]).
 //! - `apply`, `diff`: the catalogue from a file ([`apply`], [`difference`], [`catalogue_file`]).
 //! - `status`, `leader`, `region`: the cluster ([`cluster`]). `ledger`: strict windows ([`ledger`]).
+//! - `drill`: failures rehearsed, with a verdict ([`drill`]).
 //! - `audit`, `backup`, `restore`, `openapi`, `completions`, `check-config`: operation ([`operate`]).
 
 pub mod apply;
@@ -17,6 +18,7 @@ pub mod client;
 pub mod cluster;
 pub mod dev;
 pub mod difference;
+pub mod drill;
 pub mod items;
 pub mod ledger;
 pub mod limit_flags;
@@ -56,6 +58,7 @@ Examples:
   highwater limits set acme exports --quota 10 --period day
   highwater apply -f catalogue.toml               the catalogue from a file
   highwater status                                regions, leader, lag
+  highwater drill run leader-loss                 rehearse a failure
   highwater serve --config regions/us-east-1.toml one region";
 
 /// Highwater: quotas and rate limits, counted exactly, in one binary and one directory.
@@ -126,6 +129,7 @@ enum Command {
     Leader(cluster::LeaderArgs),
     Region(cluster::RegionArgs),
     Ledger(ledger::LedgerArgs),
+    Drill(drill::DrillArgs),
     Audit(operate::AuditArgs),
     Backup(operate::BackupArgs),
     Restore(operate::RestoreArgs),
@@ -166,6 +170,7 @@ fn run(cli: Cli) -> anyhow::Result<Outcome> {
     match command {
         Command::Serve(args) => serve::serve(args, global.log_format),
         Command::Dev(args) => dev::dev(&args, global.log_format),
+        Command::Drill(args) => drill::drill(&args, global.output),
         Command::CheckConfig(args) => serve::check_config(args),
         Command::Restore(args) => operate::restore(&args),
         Command::Completions(args) => operate::completions(&args),
@@ -256,11 +261,6 @@ mod tests {
 
     #[test]
     fn commands_of_other_builds_are_unknown() {
-        for command in ["drill", "import"] {
-            assert!(
-                Cli::try_parse_from(["highwater", command]).is_err(),
-                "{command}"
-            );
-        }
+        assert!(Cli::try_parse_from(["highwater", "import"]).is_err());
     }
 }

@@ -267,6 +267,12 @@ impl Region {
         *child = Some(started);
     }
 
+    /// The address of a listener: check, admin, peer.
+    #[allow(dead_code, reason = "for tests that let a command find the regions")]
+    pub fn address(&self, listener: usize) -> String {
+        format!("http://127.0.0.1:{}", self.ports[listener])
+    }
+
     /// Whether the process runs; one that is stopped by a signal does.
     pub async fn is_running(&self) -> bool {
         self.child.lock().await.is_some()

@@ -35,6 +35,7 @@ use super::stop;
 use plan::Plan;
 use region::Ended;
 use region::Running;
+use region::Start;
 
 /// How long a region may take to drain before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -79,7 +80,7 @@ fn delay(text: &str) -> Result<Span, String> {
 /// Runs `dev`.
 pub fn dev(args: &DevArgs, log_format: LogFormat) -> anyhow::Result<Outcome> {
     logs::init(log_format)?;
-    let dir = DataDir::new(args.data_dir.as_deref())?;
+    let dir = DataDir::new(args.data_dir.as_deref(), "dev")?;
     let peer_secret = format!("{:032x}", entropy::bits128());
     let plan = Plan::new(
         args.regions,
@@ -144,7 +145,13 @@ async fn start_all(flags: Flags, plan: &Plan, running: &mut Vec<Running>) -> any
     let program = std::env::current_exe().context("the path of this program is unknown")?;
     for region in &plan.regions {
         plan::write_file(region, plan)?;
-        running.push(Running::spawn(&program, region, &flags.to_arguments())?);
+        let start = Start {
+            name: region.name,
+            file: &region.file,
+            flags: &flags.to_arguments(),
+            log: None,
+        };
+        running.push(Running::spawn(&program, start)?);
     }
     for region in running.iter_mut() {
         region.ready().await?;
@@ -212,16 +219,19 @@ async fn stop_all(running: Vec<Running>) {
 
 /// Where the regions keep their data: a directory of the user's, or one that goes with this value.
 #[derive(Debug)]
-struct DataDir {
+pub(super) struct DataDir {
     path: PathBuf,
     is_temporary: bool,
 }
 
 impl DataDir {
-    fn new(given: Option<&Path>) -> anyhow::Result<Self> {
+    /// `given`, or a new directory of its own, named after `what`, that is removed at the end.
+    pub(super) fn new(given: Option<&Path>, what: &str) -> anyhow::Result<Self> {
         let path = match given {
             Some(path) => path.to_owned(),
-            None => std::env::temp_dir().join(format!("highwater-dev-{:016x}", entropy::bits64())),
+            None => {
+                std::env::temp_dir().join(format!("highwater-{what}-{:016x}", entropy::bits64()))
+            }
         };
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(given.is_some());
@@ -239,12 +249,12 @@ impl DataDir {
         })
     }
 
-    fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The directory when it stays.
-    fn kept(&self) -> Option<&Path> {
+    pub(super) fn kept(&self) -> Option<&Path> {
         (!self.is_temporary).then_some(self.path.as_path())
     }
 }
@@ -265,7 +275,7 @@ mod tests {
 
     #[test]
     fn temporary_data_goes_with_its_owner_and_other_data_stays() {
-        let temporary = DataDir::new(None).expect("made");
+        let temporary = DataDir::new(None, "dev").expect("made");
         let path = temporary.path().to_owned();
         std::fs::write(path.join("x"), "x").expect("written");
         assert_eq!(temporary.kept(), None);
@@ -273,10 +283,10 @@ mod tests {
         assert!(!path.exists());
         let parent = tempfile::tempdir().expect("made");
         let path = parent.path().join("a/b");
-        let kept = DataDir::new(Some(&path)).expect("made");
+        let kept = DataDir::new(Some(&path), "dev").expect("made");
         assert_eq!(kept.kept(), Some(path.as_path()));
         drop(kept);
         assert!(path.exists());
-        DataDir::new(Some(&path)).expect("again");
+        DataDir::new(Some(&path), "dev").expect("again");
     }
 }

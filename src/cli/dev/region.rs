@@ -3,6 +3,7 @@
 //! A task owns the process and waits for it; everyone else learns of its end from a watched value, so that
 //! it can be waited for, asked to stop and killed at the same time.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -19,15 +20,13 @@ use tokio::sync::oneshot;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::plan::RegionPlan;
-
 /// How long a region may take to be ready: a start with much data reads all of it.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A region that was started.
 #[derive(Debug)]
 pub struct Running {
-    name: &'static str,
+    name: String,
     id: Option<u32>,
     /// Kept open after the line that says ready: a region that writes to a closed pipe would fail.
     stdout: BufReader<ChildStdout>,
@@ -41,24 +40,41 @@ pub struct Running {
 #[derive(Debug)]
 pub struct Ended {
     /// Which region.
-    pub region: &'static str,
+    pub region: String,
     /// Its exit status in words.
     pub status: String,
 }
 
+/// A region that is to be started.
+#[derive(Debug)]
+pub struct Start<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its file.
+    pub file: &'a Path,
+    /// What it is started with beside.
+    pub flags: &'a [&'a str],
+    /// Where its log goes; `None`: where that of this process goes.
+    pub log: Option<File>,
+}
+
 impl Running {
-    /// Starts the region `plan` with the program at `program`.
+    /// Starts a region with the program at `program`.
     ///
     /// # Errors
     /// When the process cannot be started.
-    pub fn spawn(program: &Path, plan: &RegionPlan, flags: &[&str]) -> anyhow::Result<Self> {
+    pub fn spawn(program: &Path, start: Start<'_>) -> anyhow::Result<Self> {
+        let name = start.name;
         let mut command = Command::new(program);
         command
             .arg("serve")
             .arg("--config")
-            .arg(&plan.file)
+            .arg(start.file)
             .arg("--stop-with-stdin")
-            .args(flags);
+            .args(start.flags);
+        if let Some(log) = start.log {
+            command.stderr(log);
+        }
         // What is set for this process is not meant for every region.
         for (name, _) in std::env::vars_os() {
             if name
@@ -80,7 +96,7 @@ impl Running {
             .kill_on_drop(true);
         let mut child = command
             .spawn()
-            .with_context(|| format!("region {} cannot be started", plan.name))?;
+            .with_context(|| format!("region {name} cannot be started"))?;
         let stdout = child
             .stdout
             .take()
@@ -88,7 +104,7 @@ impl Running {
         let (kill, killed) = oneshot::channel();
         let (tell, status) = watch::channel(None);
         let running = Self {
-            name: plan.name,
+            name: name.to_owned(),
             id: child.id(),
             stdout: BufReader::new(stdout),
             _stdin: child.stdin.take(),
@@ -100,8 +116,8 @@ impl Running {
     }
 
     /// The region's name.
-    pub const fn name(&self) -> &'static str {
-        self.name
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Waits until the region says that it is ready.
@@ -137,7 +153,7 @@ impl Running {
 
     /// The region's end, whenever it comes.
     pub fn end(&self) -> impl Future<Output = Ended> + use<> {
-        let region = self.name;
+        let region = self.name.clone();
         let mut status = self.status.clone();
         async move {
             let ended = status.wait_for(Option::is_some).await;
@@ -155,7 +171,31 @@ impl Running {
             return;
         }
         #[cfg(unix)]
-        terminate(self.id);
+        signal(self.id, rustix::process::Signal::TERM);
+    }
+
+    /// Freezes the region where it is, until [`Running::go_on`].
+    #[cfg(unix)]
+    pub fn freeze(&self) {
+        if self.status.borrow().is_none() {
+            signal(self.id, rustix::process::Signal::STOP);
+        }
+    }
+
+    /// Lets a frozen region go on.
+    #[cfg(unix)]
+    pub fn go_on(&self) {
+        if self.status.borrow().is_none() {
+            signal(self.id, rustix::process::Signal::CONT);
+        }
+    }
+
+    /// Kills the region, and waits until it is gone.
+    pub async fn kill(self) {
+        let end = self.end();
+        // The process may have ended in this moment, and nobody listens then.
+        let _ = self.kill.send(());
+        end.await;
     }
 
     /// Waits for the region's end, and kills it when that takes longer than `patience`.
@@ -206,12 +246,12 @@ async fn attend(
 }
 
 #[cfg(unix)]
-fn terminate(id: Option<u32>) {
+fn signal(id: Option<u32>, signal: rustix::process::Signal) {
     let id = id
         .and_then(|id| i32::try_from(id).ok())
         .and_then(rustix::process::Pid::from_raw);
     let Some(id) = id else { return };
-    if let Err(error) = rustix::process::kill_process(id, rustix::process::Signal::TERM) {
-        eprintln!("a region cannot be asked to stop: {error}");
+    if let Err(error) = rustix::process::kill_process(id, signal) {
+        eprintln!("a region cannot be signalled: {error}");
     }
 }

@@ -1,0 +1,225 @@
+//! Callers: each load asks in each of its regions when its arrivals say, whatever came of the calls before.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::drill::arrivals::Arrival;
+use crate::drill::arrivals::Arrivals;
+use crate::drill::record::Answer;
+use crate::drill::record::Call;
+use crate::drill::record::Said;
+use crate::drill::scenario::Scenario;
+
+use super::fleet::Fleet;
+
+/// Calls of one load in one region that wait for an answer at once.
+const WAITING_MAX: usize = 256;
+/// A keyed call is repeated for so long, and at most so often.
+const PATIENCE_MS: u64 = 30_000;
+/// Between two tries of a keyed call.
+const PAUSE: Duration = Duration::from_millis(150);
+
+/// What callers share.
+#[derive(Debug)]
+pub struct Callers {
+    scenario: Arc<Scenario>,
+    fleet: Arc<Fleet>,
+    /// What they were told.
+    pub calls: Mutex<Vec<Call>>,
+    /// By region of the caller: which region is asked.
+    pub routes: Vec<AtomicUsize>,
+    /// Nobody asks any more.
+    pub is_stopped: AtomicBool,
+    seed: u64,
+}
+
+impl Callers {
+    /// Callers of the scenario, who ask nothing yet.
+    pub fn new(scenario: &Arc<Scenario>, fleet: &Arc<Fleet>, seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            scenario: Arc::clone(scenario),
+            fleet: Arc::clone(fleet),
+            calls: Mutex::new(Vec::new()),
+            routes: (0..scenario.regions.len()).map(AtomicUsize::new).collect(),
+            is_stopped: AtomicBool::new(false),
+            seed,
+        })
+    }
+
+    /// Lets all of them ask until their loads are over; each is done when its last answer has come.
+    pub fn start(self: &Arc<Self>) -> JoinSet<()> {
+        let mut running = JoinSet::new();
+        for (number, load) in self.scenario.loads.iter().enumerate() {
+            for (place, home) in load.regions.iter().enumerate() {
+                let mixed = u64::try_from(number * 64 + place).unwrap_or(0);
+                let seed = self.seed ^ mixed.wrapping_mul(0xd6e8_feb8_6659_fd93);
+                let arrivals = Arrivals::new(load, place, seed);
+                running.spawn(Arc::clone(self).ask(number, *home, arrivals));
+            }
+        }
+        running
+    }
+
+    async fn ask(self: Arc<Self>, load: usize, home: usize, arrivals: Arrivals) {
+        let places = Arc::new(Semaphore::new(WAITING_MAX));
+        let mut waiting = JoinSet::new();
+        for (number, arrival) in arrivals.enumerate() {
+            let now_us = self.fleet.watch.elapsed().as_nanos() / 1_000;
+            let wait_us = arrival.at_us.saturating_sub(now_us);
+            if wait_us > 0 {
+                tokio::time::sleep(Duration::from_micros(wait_us)).await;
+            }
+            if self.is_stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                break;
+            };
+            let callers = Arc::clone(&self);
+            waiting.spawn(async move {
+                callers.call(load, home, number, arrival).await;
+                drop(place);
+            });
+            while waiting.try_join_next().is_some() {}
+        }
+        while waiting.join_next().await.is_some() {}
+    }
+
+    fn route(&self, home: usize) -> usize {
+        let route = self.routes.get(home);
+        route.map_or(home, |route| route.load(Ordering::Relaxed))
+    }
+
+    async fn call(&self, load: usize, home: usize, number: usize, arrival: Arrival) {
+        let Some(of) = self.scenario.loads.get(load) else {
+            return;
+        };
+        let Some(limit) = self.scenario.limits.get(of.limit) else {
+            return;
+        };
+        let mut body = json!({
+            "tenant": self.fleet.tenant(&of.tenant), "limit": limit.name, "cost": arrival.cost,
+        });
+        if limit.has_key() {
+            body["key"] = key_name(arrival.key).into();
+        }
+        let sent_ms = self.fleet.now_ms();
+        let mut region = self.route(home);
+        let mut tries = 1;
+        let key = of.is_keyed.then(|| format!("{load}-{home}-{number}"));
+        let mut is_in_doubt = false;
+        let answer = loop {
+            let answer = self.once(region, key.as_deref(), &body).await;
+            is_in_doubt |= answer.is_in_doubt();
+            let is_final = match &answer {
+                Answer::Allowed(_) | Answer::Refused(_) => true,
+                // The same key is being decided: it will be known.
+                Answer::Wrong(status) => *status != 409,
+                Answer::Unavailable { .. } | Answer::Nothing { .. } => false,
+            };
+            let is_late = self.fleet.now_ms() > sent_ms + PATIENCE_MS;
+            if key.is_none() || is_final {
+                break answer;
+            }
+            if is_late {
+                // Whatever the last try came to, an earlier one may have been charged.
+                break Answer::Nothing {
+                    may_be_charged: is_in_doubt,
+                };
+            }
+            tokio::time::sleep(PAUSE).await;
+            tries += 1;
+            // Another region may be able to.
+            region = (region + 1) % self.scenario.regions.len().max(1);
+        };
+        self.calls.lock().push(Call {
+            load,
+            home,
+            region,
+            key: arrival.key,
+            cost: arrival.cost,
+            sent_ms,
+            heard_ms: self.fleet.now_ms(),
+            tries,
+            answer,
+        });
+    }
+
+    async fn once(&self, region: usize, key: Option<&str>, body: &Value) -> Answer {
+        let Some(endpoint) = self.fleet.regions.get(region) else {
+            return Answer::Nothing {
+                may_be_charged: false,
+            };
+        };
+        match endpoint.ask("/v1/check", key, body).await {
+            Ok((status, body)) => read(status, &body),
+            Err(may_be_charged) => Answer::Nothing { may_be_charged },
+        }
+    }
+}
+
+/// The key that callers bring for key number `key`.
+pub fn key_name(key: u32) -> String {
+    format!("user {key}")
+}
+
+/// An answer as the record keeps it.
+fn read(status: u16, body: &Value) -> Answer {
+    let result = &body["results"][0];
+    let said = || Said {
+        epoch: result["epoch"].as_u64().unwrap_or(0),
+        window_start_ms: result["window_start_ms"].as_i64(),
+        decided_by: result["decided_by"].as_str().unwrap_or_default().to_owned(),
+        is_degraded: result["degraded"] == true,
+    };
+    match status {
+        200 => Answer::Allowed(said()),
+        429 => Answer::Refused(said()),
+        503 => Answer::Unavailable {
+            may_be_charged: result["reason"] == "outcome_unknown"
+                || body["code"] == "outcome_unknown",
+        },
+        other => Answer::Wrong(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_kept_as_what_they_are() {
+        let body = json!({ "results": [{ "epoch": 3, "window_start_ms": 60_000, "decided_by": "reservation" }] });
+        let said = Said {
+            epoch: 3,
+            window_start_ms: Some(60_000),
+            decided_by: "reservation".to_owned(),
+            is_degraded: false,
+        };
+        assert_eq!(read(200, &body), Answer::Allowed(said.clone()));
+        assert_eq!(read(429, &body), Answer::Refused(said));
+        let unknown = json!({ "results": [{ "reason": "outcome_unknown" }] });
+        assert_eq!(
+            read(503, &unknown),
+            Answer::Unavailable {
+                may_be_charged: true
+            }
+        );
+        assert_eq!(
+            read(503, &Value::Null),
+            Answer::Unavailable {
+                may_be_charged: false
+            }
+        );
+        assert_eq!(read(404, &Value::Null), Answer::Wrong(404));
+    }
+}

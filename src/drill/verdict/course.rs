@@ -1,0 +1,206 @@
+//! The course of things: who led when, how soon a failure was seen, and when all was well again.
+
+use super::Found;
+use crate::drill::record::Done;
+use crate::drill::record::Record;
+use crate::drill::scenario::Action;
+use crate::drill::scenario::Direction;
+use crate::drill::scenario::Scenario;
+use crate::drill::scenario::step::seconds;
+
+fn action<'a>(scenario: &'a Scenario, done: &Done) -> Option<&'a Action> {
+    scenario.steps.get(done.step).map(|step| &step.action)
+}
+
+/// The first step that was done to the region that led, or that handed the lead over, and the leader before it.
+fn lead_taken<'a>(scenario: &Scenario, record: &'a Record) -> Option<(&'a Done, usize, u64)> {
+    record.steps.iter().find_map(|done| {
+        let (leader, term) = record.leader_at(done.began_ms)?;
+        let takes = match action(scenario, done)? {
+            Action::Transfer => done.region != leader,
+            action => done.region == leader && action.takes_the_lead(),
+        };
+        takes.then_some((done, leader, term))
+    })
+}
+
+/// How long it took until another region led; `None`: it was never asked for.
+pub fn new_leader_after(scenario: &Scenario, record: &Record) -> Option<Option<(usize, u64)>> {
+    let (done, old, term) = lead_taken(scenario, record)?;
+    let new = record.samples.iter().find_map(|sample| {
+        let seen = sample.seen.as_ref()?;
+        let is_new =
+            sample.at_ms >= done.began_ms && seen.leads && sample.region != old && seen.term > term;
+        is_new.then(|| (sample.region, sample.at_ms.saturating_sub(done.began_ms)))
+    });
+    Some(new)
+}
+
+pub(super) fn new_leader(scenario: &Scenario, record: &Record, within_ms: u64) -> Found {
+    let wanted = format!("within {}", seconds(within_ms));
+    match new_leader_after(scenario, record) {
+        None => Found::nothing(wanted, "no step took the lead from the region that had it"),
+        Some(None) => Found {
+            is_met: false,
+            found: "no new leader".to_owned(),
+            wanted,
+            note: "no other region said that it leads in a newer term".to_owned(),
+        },
+        Some(Some((region, took))) => Found {
+            is_met: took <= within_ms,
+            found: seconds(took),
+            wanted,
+            note: format!("{} leads", scenario.region(region)),
+        },
+    }
+}
+
+pub(super) fn same_leader(record: &Record) -> Found {
+    let wanted = "one leader".to_owned();
+    let mut terms: Vec<(u64, usize)> = record
+        .samples
+        .iter()
+        .filter_map(|sample| {
+            let seen = sample.seen.as_ref().filter(|seen| seen.leads)?;
+            Some((seen.term, sample.region))
+        })
+        .collect();
+    terms.sort_unstable();
+    terms.dedup();
+    if terms.is_empty() {
+        return Found::nothing(wanted, "no region ever said that it leads");
+    }
+    let told: Vec<String> = terms.iter().map(|(term, _)| term.to_string()).collect();
+    Found {
+        is_met: terms.len() == 1,
+        found: format!("{} leaders", terms.len()),
+        wanted,
+        note: format!("terms {}", told.join(", ")),
+    }
+}
+
+/// How long after a step another region no more had its link to the region; `None`: none said so while it lasted.
+fn detected_after(scenario: &Scenario, record: &Record, done: &Done) -> Option<u64> {
+    let concerned: &[usize] = match action(scenario, done) {
+        Some(Action::Cut { peers, .. }) => peers,
+        _ => &[],
+    };
+    record.samples.iter().find_map(|sample| {
+        let seen = sample.seen.as_ref()?;
+        let is_other = sample.region != done.region
+            && (concerned.is_empty() || concerned.contains(&sample.region));
+        let is_gone =
+            is_other && sample.at_ms >= done.began_ms && !seen.links.contains(&done.region);
+        is_gone.then(|| sample.at_ms.saturating_sub(done.began_ms))
+    })
+}
+
+pub(super) fn detected(scenario: &Scenario, record: &Record, within_ms: u64) -> Found {
+    let wanted = format!("within {}", seconds(within_ms));
+    let mut slowest = None;
+    let mut seen = 0_u32;
+    let silencing = record.steps.iter().filter(|done| {
+        action(scenario, done).is_some_and(|action| match action {
+            Action::Cut { direction, .. } => *direction != Direction::In,
+            action => action.silences(),
+        })
+    });
+    for done in silencing {
+        let Some(took) = detected_after(scenario, record, done) else {
+            return Found {
+                is_met: false,
+                found: "never".to_owned(),
+                wanted,
+                note: format!(
+                    "no region missed {} after {} ms of the drill",
+                    scenario.region(done.region),
+                    done.began_ms
+                ),
+            };
+        };
+        seen += 1;
+        slowest = slowest.max(Some(took));
+    }
+    let Some(slowest) = slowest else {
+        return Found::nothing(wanted, "no step silenced a region");
+    };
+    Found {
+        is_met: slowest <= within_ms,
+        found: seconds(slowest),
+        wanted,
+        note: format!("the slowest of {seen}"),
+    }
+}
+
+pub(super) fn healed(scenario: &Scenario, record: &Record, within_ms: u64) -> Found {
+    let wanted = format!("within {}", seconds(within_ms));
+    let since = record.steps_ended_ms();
+    let unended = record.steps.iter().find(|done| done.ended_ms.is_none());
+    if let Some(done) = unended {
+        let step = scenario.steps.get(done.step);
+        return Found {
+            is_met: false,
+            found: "never".to_owned(),
+            wanted,
+            note: step.map_or_else(String::new, |step| {
+                format!(
+                    "line {}: {} did not end",
+                    step.line,
+                    step.describe(scenario)
+                )
+            }),
+        };
+    }
+    match record.well_from(since, scenario.regions.len()) {
+        None => Found {
+            is_met: false,
+            found: "never".to_owned(),
+            wanted,
+            note: ill(scenario, record),
+        },
+        Some(at) => {
+            let took = at - since;
+            Found {
+                is_met: took <= within_ms,
+                found: seconds(took),
+                wanted,
+                note:
+                    "every region ready, linked with all others, free of faults; nobody lent a hand"
+                        .to_owned(),
+            }
+        }
+    }
+}
+
+/// What was still wrong when the drill ended.
+fn ill(scenario: &Scenario, record: &Record) -> String {
+    let mut wrong = Vec::new();
+    for region in 0..scenario.regions.len() {
+        let last = record
+            .samples
+            .iter()
+            .rfind(|sample| sample.region == region);
+        let Some(last) = last else {
+            wrong.push(format!("{} was never looked at", scenario.region(region)));
+            continue;
+        };
+        if record.is_well(last, scenario.regions.len()) {
+            continue;
+        }
+        let what = match &last.seen {
+            None => "does not answer".to_owned(),
+            Some(seen) => format!(
+                "ready {}, draining {}, enrolled {}, leader known {}, store ok {}, {} faults, linked with {} regions",
+                seen.is_ready,
+                seen.is_draining,
+                seen.is_enrolled,
+                seen.leader.is_some(),
+                seen.is_store_ok,
+                seen.faults,
+                seen.links.len()
+            ),
+        };
+        wrong.push(format!("{}: {what}", scenario.region(region)));
+    }
+    wrong.join("; ")
+}
