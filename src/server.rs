@@ -59,6 +59,7 @@ pub async fn run(
     region.wait_until_caught_up().await;
     let restoring = Arc::clone(&region);
     tokio::task::spawn_blocking(move || restoring.restore()).await??;
+    cluster::tell_peers(&region, &stopped);
     tokio::spawn(Region::tell_inherited(Arc::downgrade(&region)));
     let (stop_flush, flush_stopped) = watch::channel(false);
     timers::start(&region, &stopped);

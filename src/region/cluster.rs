@@ -172,13 +172,18 @@ pub async fn join(
     }
     tokio::spawn(Arc::clone(region).deliver(letters));
     tokio::spawn(Arc::clone(region).take_part(stopped.clone()));
+    Ok(peers)
+}
+
+/// Tells peers what is counted here until `stopped` turns true. To be called when the counts on disk were read: a peer
+/// is told everything once for each process, and what comes into the ledger later without a charge is not news.
+pub fn tell_peers(region: &Arc<Region>, stopped: &watch::Receiver<bool>) {
     let telling = tokio::spawn(tell::run(Arc::clone(region), stopped.clone()));
     tokio::spawn(async move {
         if let Err(error) = telling.await {
             tracing::error!(%error, "counts are not told to other regions any more: restart this region");
         }
     });
-    Ok(peers)
 }
 
 impl Region {

@@ -40,7 +40,10 @@ fn admits_exactly_over(regions: &[usize], limit: &Value, quota: u64, calls: usiz
     // What a call was charged that was not told its outcome is nobody's; there are such calls only when a leader
     // changes in the middle.
     let told = tally.allowed + rest;
-    assert!(told <= quota && told + tally.unknown >= quota, "{tally:?}, and {rest}");
+    assert!(
+        told <= quota && told + tally.unknown >= quota,
+        "{tally:?}, and {rest}"
+    );
     wait_used(&cluster, "t", "raced", quota);
 }
 

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 use std::time::Instant;
 
 use serde_json::Value;
 use serde_json::json;
 
+use crate::approximate::Which;
 use crate::approximate::by_region;
 use crate::approximate::cluster_with;
 use crate::approximate::fixed;
@@ -221,4 +223,32 @@ fn a_killed_region_gets_back_from_its_peers_what_it_had_not_written() {
             wait_agreed(&cluster, of(limit), &used);
         }
     }
+}
+
+/// What was charged a moment before an orderly end, and what is charged first afterwards, is told as soon as there are
+/// links again: nothing waits for the regions to compare what they have.
+#[test]
+fn what_was_charged_around_a_restart_is_told_at_once() {
+    let mut cluster = cluster_with(
+        &Setup::of(3),
+        json!({ "shared": with(with(fixed(1000, LONG), "key", "user"), "durability", "sync") }),
+    );
+    let keys: Vec<String> = (0..60).map(|key| format!("user {key}")).collect();
+    let which = |key: usize| Which("t", "shared", &keys[key]);
+    for key in 0..40 {
+        assert!(which(key).at(&cluster, 2).take(1).allowed());
+    }
+    cluster.kill(2);
+    cluster.start_again(2);
+    for key in 20..60 {
+        assert!(which(key).at(&cluster, 2).take(1).allowed());
+    }
+    wait_in_touch(&cluster);
+    let began = Instant::now();
+    for key in 0..60 {
+        let used = u64::from(key < 40) + u64::from(key >= 20);
+        wait_agreed(&cluster, which(key), &[0, 0, used]);
+    }
+    println!("agreed {:?} after they are in touch", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10));
 }
