@@ -75,8 +75,7 @@ pub async fn unauthorized(detail: &str) -> Problem {
 /// 401 when a token is wanted and none, or a wrong one, is presented; 403 when it has another scope; 503 while
 /// the region does not know its cluster's catalogue.
 pub async fn caller(region: &Region, headers: &HeaderMap) -> Result<Caller, Problem> {
-    if !region.replica.is_founded() {
-        // Nothing can be said of tenants, limits and tokens, least of all that there are none.
+    if !region.has_catalogue() {
         return Err(Problem::unavailable(
             "this region has not joined its cluster yet and knows no limits",
         ));

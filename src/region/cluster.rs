@@ -349,6 +349,7 @@ impl Region {
             let command = Command::Enroll(holder.clone());
             match self.propose(command, ENROLL_DEADLINE).await {
                 Ok(_) => {
+                    self.caught_up.store(true, Ordering::Release);
                     self.enrolled.send_replace(true);
                     self.wait_until_departed().await;
                 }

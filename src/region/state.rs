@@ -157,6 +157,9 @@ pub struct Region {
     hasher: RandomState,
     /// Whether the store has failed since the log last started.
     pub(super) log_stopped: AtomicBool,
+    /// Whether this copy of the log has once been behind all that was committed: one that begins empty is filled
+    /// entry by entry, and knows some limits and not others until then.
+    pub(super) caught_up: AtomicBool,
     draining: AtomicBool,
     manual_set: AtomicBool,
     refused_keys_told: AtomicU64,
@@ -185,6 +188,7 @@ impl Region {
             changes,
         } = opened;
         clock.start_from(last_time);
+        let was_member = store.identity().cluster.is_some();
         let adopted = adopted(catalogue, changes).context("the catalogue in log.db")?;
         let (outbox, letters) = Outbox::new();
         let holder = Holder {
@@ -215,6 +219,7 @@ impl Region {
             requests: Requests::default(),
             debts: Debts::default(),
             exchange: Exchange::new(config.replication_interval),
+            caught_up: AtomicBool::new(was_member),
             has_majority: AtomicBool::new(true),
             majority_noted: AtomicU64::new(0),
             outbox,
@@ -367,11 +372,17 @@ impl Region {
         kept.or_else(|| self.replica.core().machine.cluster())
     }
 
+    /// Whether this region knows its cluster's catalogue. One that does not can say nothing of tenants, limits and
+    /// tokens, least of all that there are none.
+    pub fn has_catalogue(&self) -> bool {
+        self.replica.is_founded() && self.caught_up.load(Ordering::Acquire)
+    }
+
     /// Whether each condition for serving is met. A peer out of reach is none of them, but for a region that
     /// has never belonged to a cluster: it has no catalogue to serve by.
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         [
-            if self.replica.is_founded() {
+            if self.has_catalogue() {
                 ("catalogue", true)
             } else {
                 (NO_CLUSTER, false)

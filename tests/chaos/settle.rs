@@ -19,6 +19,8 @@ use crate::record::Record;
 
 /// How long coming together may take: a wiped region fetches everything, breakers may be open for a while.
 const WHOLE_WITHIN: Duration = Duration::from_secs(120);
+/// Windows that ended and that a region keeps the proof of.
+const CLOSED_MAX: usize = 10_000;
 /// Windows whose proof is asked for.
 const PROOFS_MAX: usize = 300;
 /// The amount of the limit that is made for the end, and its window.
@@ -106,7 +108,10 @@ async fn proven(cluster: &Cluster, sums: &BTreeMap<Place, u64>, wrong: &mut Vec<
         };
         place.start + length + 15_000 < now && place.limit != "slide"
     };
-    let places: Vec<&Place> = sums.keys().filter(ended).collect();
+    let mut places: Vec<&Place> = sums.keys().filter(ended).collect();
+    // Older ones may be forgotten.
+    places.sort_by_key(|place| std::cmp::Reverse(place.start));
+    places.truncate(CLOSED_MAX / 2);
     let step = places.len().div_ceil(PROOFS_MAX).max(1);
     let mut compared = 0;
     for place in places.into_iter().step_by(step) {
