@@ -70,7 +70,7 @@ pub struct News<'a> {
     pub epoch: u64,
     /// From here on it can change no decision.
     pub dead_at: Timestamp,
-    /// What is new in it was charged after this, or [`LONG_AGO`].
+    /// What is new in its fresh slots was charged after this, or [`LONG_AGO`].
     pub since: Timestamp,
 }
 
@@ -83,6 +83,9 @@ pub struct Told {
     pub slot: Slot,
     /// Whether the process of the slot tells of it itself. If not, others may lack it and would hear of it from nobody.
     pub speaks: bool,
+    /// Whether the process of the slot is in touch, so that what is news was charged after [`News::since`]. What is
+    /// heard of another was charged at any time: who tells it may have learnt of it only now.
+    pub is_fresh: bool,
 }
 
 /// What came of a peer's word.
@@ -197,14 +200,13 @@ impl Ledger {
         if !is_tenant_name(news.tenant) || news.key.len() > KEY_BYTES_MAX {
             return Heard::Refused;
         }
-        if news.dead_at.plus(GRACE) <= now {
-            return Heard::Over;
-        }
+        let is_over = news.dead_at.plus(GRACE) <= now;
         let own = self.actors.own();
         let (index, hash) = self.locate(news.limit, news.tenant, news.key);
         let mut shard = self.shards[index].lock();
         let place = match shard.find(hash, news.limit, news.tenant, news.key) {
             Some(place) => place,
+            None if is_over => return Heard::Over,
             // Keys of other regions never take the last room from those that are asked here.
             None if self.keys() >= self.bounds.keys_max / 8 * 7 => return Heard::Refused,
             None => {
@@ -227,6 +229,14 @@ impl Ledger {
         if news.epoch < counter.epoch {
             return Heard::Over;
         }
+        if is_over {
+            let epoch = counter.epoch;
+            let others = told.filter(|told| told.slot.actor != own && news.epoch == epoch);
+            for told in others.filter(|told| !is_too_far_ahead(told.window, news.dead_at, now)) {
+                counter.hear_over(told.window, told.slot, now);
+            }
+            return Heard::Over;
+        }
         counter.enter_epoch(news.epoch);
         before(counter);
         let mut heard = Heard::Kept;
@@ -235,7 +245,8 @@ impl Ledger {
             if is_too_far_ahead(told.window, news.dead_at, now) {
                 heard = Heard::TooFarAhead;
             } else if told.slot.actor != own {
-                let raise = counter.hear(told.window, told.slot, news.since, now);
+                let since = if told.is_fresh { news.since } else { LONG_AGO };
+                let raise = counter.hear(told.window, told.slot, since, now);
                 is_orphan |= !told.speaks && !raise.is_zero();
             }
         }

@@ -38,6 +38,8 @@ struct Number {
     site: Site,
     /// Whether the actor tells of itself, here or in frames of its own.
     speaks: bool,
+    /// Whether it is in touch here, or is the sender.
+    is_fresh: bool,
 }
 
 /// Where and when frames are merged.
@@ -83,6 +85,11 @@ pub fn merge(
     mut reply: Option<&mut FrameWriter>,
 ) -> Merged {
     let ledger = place.ledger;
+    let mesh = ledger.mesh();
+    let in_touch = |site: Site| {
+        let mut peers = mesh.peers.iter();
+        peers.find(|peer| peer.site == site && peer.is_reachable)
+    };
     let numbers: Numbers = frame
         .actors()
         .enumerate()
@@ -100,6 +107,7 @@ pub fn merge(
                 actor,
                 site,
                 speaks,
+                is_fresh: index == 0 || speaks && in_touch(site).is_some(),
             })
         })
         .collect();
@@ -109,12 +117,10 @@ pub fn merge(
             is_whole: true,
         };
     };
-    let mesh = ledger.mesh();
-    let in_touch = mesh.peers.iter().find(|peer| peer.site == site);
     // What a peer could not tell at once was charged at any time before.
     let is_fresh = matches!(frame.head().kind, Kind::Round | Kind::Reply);
-    let in_touch = in_touch.filter(|peer| is_fresh && peer.is_reachable);
-    let since = in_touch.map(|peer| place.now.minus(place.round_every.plus(peer.latency)));
+    let sender = in_touch(site).filter(|_| is_fresh);
+    let since = sender.map(|peer| place.now.minus(place.round_every.plus(peer.latency)));
     // Slots of processes that cannot be told apart are lost.
     let mut refused = u64::from(numbers.iter().any(Option::is_none));
     let merging = Merging {
@@ -178,6 +184,7 @@ impl<K: Fn(&Entry<'_>, &mut Counter, &Mesh)> Merging<'_, K> {
                         site: number.site,
                     },
                     speaks: number.speaks,
+                    is_fresh: number.is_fresh,
                 })
             })
         });

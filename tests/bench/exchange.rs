@@ -141,6 +141,7 @@ impl Region {
                             window: window.start,
                             slot: Slot { actor, p, n, site },
                             speaks: true,
+                            is_fresh: true,
                         }
                     })
                 });

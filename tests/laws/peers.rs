@@ -1,5 +1,7 @@
 //! What a ledger gathers for peers, and what it makes of their words.
 
+mod buckets;
+
 use highwater::domain::calendar::Period;
 use highwater::domain::decision::Decision;
 use highwater::domain::limit::Mode;
@@ -112,6 +114,7 @@ fn tells(
         window,
         slot,
         speaks: true,
+        is_fresh: true,
     }];
     ledger.hear(&news, now, told.into_iter(), |_| (), |_| ())
 }
@@ -266,6 +269,7 @@ fn leases_that_an_earlier_process_told_of_are_not_told_twice() {
         window: slice,
         slot,
         speaks: false,
+        is_fresh: true,
     };
     ledger.hear(
         &news,

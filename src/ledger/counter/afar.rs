@@ -232,6 +232,16 @@ impl Counter {
         raise
     }
 
+    /// Joins what a peer told of one slot when all of it had come back. Of a bucket it stays known: as long as the
+    /// segment runs the slot goes on from there, and all of it would be drawn with what is charged next.
+    pub fn hear_over(&mut self, id: WindowId, slot: Slot, now: Timestamp) {
+        if matches!(self.state, State::Bucket(_))
+            && let Some(window) = self.window_heard_of(id, now)
+        {
+            window.merge_slot(slot);
+        }
+    }
+
     fn sharing(&mut self, boot: Span) -> &mut Sharing {
         let afar = self.afar_mut();
         afar.sharing.get_or_insert_with(|| Sharing::new(boot))

@@ -151,15 +151,28 @@ impl Counter {
     /// The level of `now` with what was drawn elsewhere since it was last looked at.
     pub(super) fn draw_elsewhere(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
         let after = self.draw_fresh(level, flow, now);
-        let Some(seldom) = self.seldom_mut() else {
-            return after;
-        };
-        seldom.drawn.flow = Some(*flow);
-        if seldom.drawn.late == 0 {
+        self.expect_words(flow);
+        if self.seldom().is_none_or(|seldom| seldom.drawn.late == 0) {
             return after;
         }
         let most = self.drawn_at_most(flow, now);
         self.draw_late(after, flow, most)
+    }
+
+    /// From here on each word of a peer is bounded by what that peer knows: of several that wait for the bucket to be
+    /// asked, nobody knows whose are the same units.
+    pub(super) fn expect_words(&mut self, flow: &Flow) {
+        // Where there is one region nothing is kept for others.
+        let has_heard = || {
+            self.windows
+                .iter()
+                .any(|window| !window.others().is_empty())
+        };
+        if self.is_shared && (self.afar.is_some() || has_heard()) {
+            self.seldom_or_new().drawn.flow = Some(*flow);
+        } else if let Some(seldom) = self.seldom_mut() {
+            seldom.drawn.flow = Some(*flow);
+        }
     }
 
     /// What was drawn elsewhere is in the level already.

@@ -147,6 +147,7 @@ impl Counter {
             used = used.min(u128::from(flow.capacity));
         }
         self.forget_drawn_elsewhere();
+        self.expect_words(flow);
         let mut drawn = used.saturating_mul(u128::from(flow.per.as_nanos()));
         if self.is_shared {
             drawn = drawn.min(self.drawn_at_most(flow, now));
