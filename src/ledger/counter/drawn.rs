@@ -162,7 +162,13 @@ impl Counter {
     /// From here on each word of a peer is bounded by what that peer knows: of several that wait for the bucket to be
     /// asked, nobody knows whose are the same units.
     pub(super) fn expect_words(&mut self, flow: &Flow) {
-        if self.is_shared {
+        // Where there is one region nothing is kept for others.
+        let has_heard = || {
+            self.windows
+                .iter()
+                .any(|window| !window.others().is_empty())
+        };
+        if self.is_shared && (self.afar.is_some() || has_heard()) {
             self.seldom_or_new().drawn.flow = Some(*flow);
         } else if let Some(seldom) = self.seldom_mut() {
             seldom.drawn.flow = Some(*flow);

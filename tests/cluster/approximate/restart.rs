@@ -240,6 +240,10 @@ fn what_was_charged_around_a_restart_is_told_at_once() {
     }
     cluster.kill(2);
     cluster.start_again(2);
+    // Killed while it led, it serves by the catalogue that it knows until another one leads.
+    wait_until("it knows the limit", WITHIN, || {
+        which(20).at(&cluster, 2).look().status == 200
+    });
     for key in 20..60 {
         assert!(which(key).at(&cluster, 2).take(1).allowed());
     }
