@@ -128,8 +128,9 @@ pub async fn backup(session: &Session, args: BackupArgs) -> anyhow::Result<Outco
     Ok(Outcome::Done)
 }
 
-/// A new file that only its owner can read: a backup holds the hashes of tokens and every tenant's name.
-fn private_file(path: &Path) -> anyhow::Result<std::fs::File> {
+/// A new file that only its owner can read: a backup holds the hashes of tokens and every tenant's name, the file of
+/// a drill's region a token.
+pub(super) fn private_file(path: &Path) -> anyhow::Result<std::fs::File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]

@@ -5,6 +5,7 @@
 
 pub mod calendar;
 pub mod decision;
+pub mod draws;
 pub mod duration;
 pub mod limit;
 pub mod name;

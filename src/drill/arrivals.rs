@@ -1,40 +1,9 @@
 //! When callers ask, for which key and how much: from a seed, the same in every way to run a drill.
 
+use crate::domain::draws::Draws;
+
 use super::scenario::Load;
 use super::scenario::Shape;
-
-/// Numbers that look random and follow from a seed (splitmix64).
-#[derive(Clone, Debug)]
-pub struct Draws(u64);
-
-impl Draws {
-    /// The sequence of `seed`.
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next number.
-    pub const fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `end`; 0 when `end` is.
-    pub fn below(&mut self, end: u64) -> u64 {
-        let wide = u128::from(self.draw()) * u128::from(end);
-        u64::try_from(wide >> 64).unwrap_or(0)
-    }
-
-    /// A share between 0 and 1, never 0.
-    fn share(&mut self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-        let share = ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        share
-    }
-}
 
 /// One call that a caller is to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

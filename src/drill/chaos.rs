@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::arrivals::Draws;
+use crate::domain::draws::Draws;
 
 /// The name of the scenario.
 pub const NAME: &str = "chaos";

@@ -1,7 +1,7 @@
 //! How long to wait before a peer is tried again. Pure.
 
+use crate::domain::draws::Draws;
 use crate::domain::time::Span;
-use crate::peer::faults::Draws;
 
 /// After the first failure.
 const PAUSE_MIN: Span = Span::from_ms(50);

@@ -213,5 +213,5 @@ struct Shared {
     requests: Arc<tokio::sync::Semaphore>,
     /// Handshakes of regions that are not configured, by reason.
     strangers: parking_lot::Mutex<state::Refusals>,
-    seeds: parking_lot::Mutex<faults::Draws>,
+    seeds: parking_lot::Mutex<crate::domain::draws::Draws>,
 }

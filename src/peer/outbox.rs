@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::watch;
 
+use crate::domain::draws::Draws;
 use crate::domain::time::Span;
 use crate::peer::Time;
-use crate::peer::faults::Draws;
 use crate::peer::faults::LinkFaults;
 
 /// Small frames leave together, up to this many bytes.

@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
 
+use crate::domain::draws::Draws;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::peer::BODY_BYTES_MAX;
@@ -24,7 +25,6 @@ use crate::peer::accept;
 use crate::peer::breaker::Admission;
 use crate::peer::dial;
 use crate::peer::faults;
-use crate::peer::faults::Draws;
 use crate::peer::faults::LinkFaults;
 use crate::peer::faults::PeerFault;
 use crate::peer::frame::Head;

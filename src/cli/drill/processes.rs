@@ -1,6 +1,5 @@
 //! Regions of a drill's own: one process each, in one directory, on ports that nobody uses.
 
-use std::fs::File;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::net::TcpListener;
@@ -19,6 +18,7 @@ use tokio::time::timeout;
 use crate::cli::client::DEV_TOKEN;
 use crate::cli::dev::region::Running;
 use crate::cli::dev::region::Start;
+use crate::cli::operate::private_file;
 use crate::drill::scenario::Scenario;
 use crate::region::config::secret::Secret;
 use crate::store;
@@ -317,20 +317,6 @@ impl Processes {
             .map(|process| process.name.as_str())
             .collect()
     }
-}
-
-/// A new file that only its owner can read: a region's file holds a token.
-fn private_file(path: &Path) -> anyhow::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(0o600);
-    }
-    options
-        .open(path)
-        .with_context(|| format!("{} cannot be made", path.display()))
 }
 
 fn region_file(
