@@ -60,7 +60,7 @@ pub async fn run(
     let restoring = Arc::clone(&region);
     tokio::task::spawn_blocking(move || restoring.restore()).await??;
     cluster::tell_peers(&region, &stopped);
-    tokio::spawn(Region::tell_inherited(Arc::downgrade(&region)));
+    tokio::spawn(Region::restore_the_rest(Arc::downgrade(&region)));
     let (stop_flush, flush_stopped) = watch::channel(false);
     timers::start(&region, &stopped);
     let flusher = tokio::spawn(timers::flush_until(

@@ -131,6 +131,8 @@ impl Ledger {
         });
         if let Some(entry) = shard.get(place) {
             change(&mut entry.counter);
+            // Who tells peers begins with everything that is here; what comes later they would not hear of.
+            shard.mark_all_unsent(place);
         }
     }
 }

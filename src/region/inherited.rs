@@ -83,14 +83,8 @@ impl Region {
         }
     }
 
-    /// Tells the leader what was inherited, once this process has enrolled, until the book has it.
-    pub async fn tell_inherited(region: Weak<Self>) {
-        let Some(mut enrolled) = region.upgrade().map(|region| region.enrolled.subscribe()) else {
-            return;
-        };
-        if enrolled.wait_for(|enrolled| *enrolled).await.is_err() {
-            return;
-        }
+    /// Tells the leader what was inherited until the book has it. To be called once this process has enrolled.
+    pub(super) async fn tell_inherited(region: Weak<Self>) {
         for _ in 0..TELLINGS_MAX {
             let Some(region) = region.upgrade() else {
                 return;

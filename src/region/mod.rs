@@ -36,6 +36,7 @@ pub mod rejections;
 pub mod replica;
 pub mod requests;
 pub mod reservations;
+pub mod restore;
 pub mod state;
 pub mod strict;
 pub mod timers;

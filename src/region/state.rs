@@ -22,7 +22,6 @@ use crate::catalogue::intern::LimitId;
 use crate::catalogue::view::View;
 use crate::consensus::Consensus;
 use crate::domain::limit::Mode;
-use crate::domain::limit::Rule;
 use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
 use crate::domain::name::RegionName;
@@ -33,10 +32,7 @@ use crate::ledger::Bounds;
 use crate::ledger::Ledger;
 use crate::ledger::answers::Answers;
 use crate::ledger::check::Item;
-use crate::ledger::hold::HoldRecord;
 use crate::ledger::holds::Holds;
-use crate::ledger::idempotency::KeptAnswer;
-use crate::ledger::restore::Restorer;
 use crate::peer::Peers;
 use crate::region::clock::Clock;
 use crate::region::config::CheckAuth;
@@ -57,7 +53,6 @@ use crate::region::requests::Requests;
 use crate::region::reservations::Reservations;
 use crate::store::Change;
 use crate::store::Opened;
-use crate::store::Sink;
 use crate::store::Snapshot;
 use crate::store::Store;
 use crate::store::StoreError;
@@ -104,6 +99,8 @@ pub struct Region {
     pub progress: Mutex<Option<Heard>>,
     /// What earlier processes of this region spent of strict limits, by this region's disk.
     pub inherited: Mutex<Vec<Inherited>>,
+    /// Counters on disk of limits that the catalogue did not name when they were read.
+    pub unplaced: Mutex<Vec<CounterRecord>>,
     /// Its requests to the log.
     pub requests: Requests,
     /// What strict limits let through while the leader was out of reach.
@@ -216,6 +213,7 @@ impl Region {
             reservations: Reservations::new(holder, seed()),
             progress: Mutex::default(),
             inherited: Mutex::default(),
+            unplaced: Mutex::default(),
             requests: Requests::default(),
             debts: Debts::default(),
             exchange: Exchange::new(config.replication_interval),
@@ -266,48 +264,6 @@ impl Region {
     pub fn set_consensus(&self, consensus: Consensus) {
         let is_first = self.consensus.set(consensus).is_ok();
         debug_assert!(is_first, "a region has one log");
-    }
-
-    /// Brings counters, holds and answers back from the store. Blocks on the disk; called once, when the
-    /// catalogue is there and before anything is decided.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub fn restore(&self) -> anyhow::Result<()> {
-        let started = self.clock.stopwatch();
-        self.restore_counts()?;
-        tracing::info!(
-            counters = self.ledger.keys(),
-            holds = self.holds.len(),
-            answers = self.answers.len(),
-            ms = started.elapsed().as_ms_ceil(),
-            "restored"
-        );
-        Ok(())
-    }
-
-    fn restore_counts(&self) -> anyhow::Result<()> {
-        let now = (!self.clock.is_manual()).then(|| self.clock.now());
-        let view = self.view();
-        let names = self.replica.names();
-        let mut restoring = Restoring {
-            region: self,
-            restorer: Restorer::new(&self.ledger),
-        };
-        self.store
-            .restore(now, &mut restoring)
-            .context("the counts on disk")?;
-        restoring.restorer.finish(|limit| names.get(limit.as_str()));
-        self.holds.for_each(|hold| {
-            let concurrency = |counter: &crate::usage::record::CounterId| {
-                let found = view
-                    .tenant(&counter.tenant)?
-                    .limit(counter.limit.as_str())?;
-                matches!(found.limit.rule, Rule::Concurrency { .. }).then_some(found.id)
-            };
-            self.ledger.restore_leases(hold, concurrency);
-        });
-        Ok(())
     }
 
     /// The catalogue in force.
@@ -494,29 +450,4 @@ fn adopted(
             })?;
     }
     Ok(Some(serde_json::to_vec(&catalogue)?))
-}
-
-/// Takes over what the store hands out.
-struct Restoring<'a> {
-    region: &'a Region,
-    restorer: Restorer<'a>,
-}
-
-impl Sink for Restoring<'_> {
-    fn counter(&mut self, record: CounterRecord) {
-        // A limit that was deleted has no tenant to serve: its use is over.
-        let Some(limit) = self.region.replica.names().get(record.id.limit.as_str()) else {
-            return;
-        };
-        self.region.inherit(&record);
-        self.restorer.counter(record, limit);
-    }
-
-    fn hold(&mut self, hold: HoldRecord) {
-        self.region.holds.restore(hold);
-    }
-
-    fn answer(&mut self, answer: KeptAnswer) {
-        self.region.answers.restore(answer);
-    }
 }
