@@ -37,6 +37,8 @@ pub(super) struct Flight {
     pub(super) is_ahead: bool,
     /// From then on it counts as lost.
     pub(super) gives_up: Span,
+    /// Units of a check that was refused on an old word, for which it asks whether that still holds.
+    pub(super) probes: Option<u64>,
 }
 
 /// What is to be asked.
@@ -47,6 +49,7 @@ struct Want {
     need_to: u64,
     want_to: u64,
     totals: Totals,
+    probes: Option<u64>,
 }
 
 impl Reservation {
@@ -127,7 +130,7 @@ impl Reservation {
         let is_more =
             lacks && need_to > asked.need_to && in_flight < FLIGHTS_MAX && is_due(burst_gap(now));
         if is_first || is_more {
-            self.ask_served(now, out);
+            self.ask_served(None, now, out);
         }
     }
 
@@ -160,8 +163,9 @@ impl Reservation {
         }
     }
 
-    /// The word that the pool is empty ran out: one ask in the background shows whether it still holds.
-    pub(super) fn ask_when_stale(&mut self, now: &Now<'_>, out: &mut Vec<Effect>) {
+    /// The word that the pool is empty ran out, and a check of `units` was refused on it: one ask in the background,
+    /// for as many, shows whether it still holds.
+    pub(super) fn ask_when_stale(&mut self, units: u64, now: &Now<'_>, out: &mut Vec<Effect>) {
         self.expire_flights(now);
         let is_stale = self.current.as_ref().is_some_and(|held| {
             held.believed_dry(now.boot)
@@ -169,13 +173,13 @@ impl Reservation {
         });
         if is_stale && self.in_flight() == 0 && !self.is_frugal(now) {
             self.fold(now);
-            self.ask_served(now, out);
+            self.ask_served(Some(units), now, out);
         }
     }
 
-    /// Asks for units of the served window.
-    fn ask_served(&mut self, now: &Now<'_>, out: &mut Vec<Effect>) {
-        let wanted = self.wanted();
+    /// Asks for units of the served window, for `probes` even though no check waits for them.
+    fn ask_served(&mut self, probes: Option<u64>, now: &Now<'_>, out: &mut Vec<Effect>) {
+        let wanted = self.wanted().max(probes.unwrap_or(0));
         let more = if self.is_frugal(now) { 0 } else { self.target };
         let want = match &mut self.current {
             Some(held) => {
@@ -191,6 +195,7 @@ impl Reservation {
                     need_to,
                     want_to: need_to.saturating_add(more),
                     totals: held.totals,
+                    probes,
                 }
             }
             None => {
@@ -204,6 +209,7 @@ impl Reservation {
                     need_to: wanted,
                     want_to: wanted.saturating_add(more),
                     totals: Totals::default(),
+                    probes,
                 }
             }
         };
@@ -243,6 +249,7 @@ impl Reservation {
             need_to,
             want_to: need_to.saturating_add(self.target),
             totals,
+            probes: None,
         };
         self.send(&want, now, out);
     }
@@ -278,6 +285,7 @@ impl Reservation {
             window: want.window,
             is_ahead: want.is_ahead,
             gives_up: now.boot.plus(now.exchange.max_wait()),
+            probes: want.probes,
         });
         out.push(Effect::Send(ToLeader::Ask(Ask {
             holder: self.holder.clone(),

@@ -88,7 +88,8 @@ impl Reservation {
         if is_current {
             self.serve(now, out);
             let is_free = answer.dry.is_none() && answer.standing.free > 0;
-            self.note_supply(has_come, is_free, dry, now, out);
+            let probed = flight.and_then(|flight| flight.probes);
+            self.note_supply(has_come, is_free, dry, probed, now, out);
             self.refill(now, out);
         }
         self.return_surplus(now, out);
@@ -239,17 +240,20 @@ impl Reservation {
         }
     }
 
-    /// Whether units came or not, and what that says of the pool.
+    /// Whether units came or not, and what that says of the pool. `probed`: the word answers an ask for so many units
+    /// that no check waits for.
     fn note_supply(
         &mut self,
         has_come: bool,
         is_free: bool,
         dry: Option<DryWord>,
+        probed: Option<u64>,
         now: &Now<'_>,
         out: &mut Vec<Effect>,
     ) {
         let promised = self.queue.as_ref().map_or(0, |queue| queue.promised());
         let smallest = self.queue.as_ref().and_then(|queue| queue.smallest());
+        let smallest = smallest.or(probed);
         let Some(held) = &mut self.current else {
             return;
         };

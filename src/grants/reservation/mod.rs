@@ -324,7 +324,7 @@ impl Reservation {
     pub fn refuse(&mut self, units: u64, now: &Now<'_>, out: &mut Vec<Effect>) {
         self.settle(now);
         self.demand.add(units);
-        self.ask_when_stale(now, out);
+        self.ask_when_stale(units, now, out);
         self.plan(now);
     }
 

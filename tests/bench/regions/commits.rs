@@ -23,6 +23,8 @@ const RUN: Duration = Duration::from_secs(5);
 const DISK_RUN: Duration = Duration::from_secs(2);
 const CALLERS: usize = 4;
 const FRESH_KEYS_PER_TENANT: u64 = 1_000;
+/// Each caller numbers its checks within a range of its own.
+const NUMBERS_OF_CALLER: u64 = 10_000_000;
 /// What one synced write of a log that holds one entry is about.
 const WRITE_BYTES: usize = 4096;
 
@@ -51,11 +53,14 @@ impl Kind {
             Self::Charges | Self::ChargesOfOne => "charged",
             Self::Decided => "decided",
         };
-        // The book keeps a bounded number of counters of a tenant.
-        let tenant = match self {
-            Self::Grants => format!("fresh {}", number / FRESH_KEYS_PER_TENANT),
-            Self::Charges | Self::ChargesOfOne | Self::Decided => "acme".to_owned(),
+        // Counters and remembered keys of a tenant are bounded.
+        let part = match self {
+            Self::Grants => number / FRESH_KEYS_PER_TENANT,
+            Self::Charges | Self::ChargesOfOne | Self::Decided => {
+                number.saturating_sub(NUMBERS_OF_CALLER) / (CALLERS as u64 * NUMBERS_OF_CALLER)
+            }
         };
+        let tenant = format!("{limit}-{part}");
         json!({ "tenant": tenant, "limit": limit, "key": key.to_string() })
     }
 
@@ -194,7 +199,7 @@ pub async fn consensus(root: &Path, count: u64) {
             let began = Instant::now();
             let callers: Vec<_> = (0..CALLERS)
                 .map(|_| {
-                    first += 10_000_000;
+                    first += NUMBERS_OF_CALLER;
                     tokio::spawn(caller(Arc::clone(&cluster), region, kind, first, count))
                 })
                 .collect();

@@ -114,6 +114,7 @@ fn an_empty_pool_refuses_everybody_at_once_and_is_believed_for_a_while() {
     });
     assert_eq!(scene.asks(), [], "the word is fresh");
     scene.pass(1_100);
+    scene.hear_clock();
     scene.with(|reservation, now, out| {
         assert!(matches!(
             reservation.can_spend(1, None, now),
@@ -124,8 +125,18 @@ fn an_empty_pool_refuses_everybody_at_once_and_is_believed_for_a_while() {
     });
     let asks = scene.asks();
     assert_eq!(asks.len(), 1, "one ask in the background");
-    assert_eq!(asks[0].need_to, 0, "nobody waits for it");
-    scene.pass(1_000);
+    assert_eq!(asks[0].need_to, 1, "for what was refused");
+    scene.pass(50);
+    scene.granted(0, dry(1_000, false), Some(asks[0].sent_boot));
+    scene.pass(1_900);
+    assert!(
+        matches!(
+            scene.with(|reservation, now, _| reservation.can_spend(1, None, now)),
+            Spend::Dry { .. }
+        ),
+        "the leader said so again"
+    );
+    scene.pass(200);
     assert_eq!(
         scene.with(|reservation, now, _| reservation.can_spend(1, None, now)),
         Spend::Short,
