@@ -45,6 +45,9 @@ use serde_json::json;
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 
+/// Tenants beside `acme`, named by number: what is bounded for each of them is spread over all.
+const TENANTS: u64 = 64;
+
 /// One answer to a check of the load.
 #[derive(Clone, Debug)]
 struct Told {
@@ -84,7 +87,12 @@ async fn cluster_in(root: &Path, latency: &str, limits: Value, settings: &str) -
     for region in &cluster.regions {
         region.start().await;
     }
-    let catalogue = json!({ "plans": { "all": {} }, "limits": limits, "tenants": { "acme": { "plan": "all" } } });
+    let names = (0..TENANTS).map(|part| format!("load-{part}"));
+    let tenants: BTreeMap<String, Value> = names
+        .chain(["acme".to_owned()])
+        .map(|name| (name, json!({ "plan": "all" })))
+        .collect();
+    let catalogue = json!({ "plans": { "all": {} }, "limits": limits, "tenants": tenants });
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let written = cluster.regions[0]

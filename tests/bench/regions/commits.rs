@@ -13,6 +13,7 @@ use reqwest::Method;
 use serde_json::Value;
 use serde_json::json;
 
+use crate::TENANTS;
 use crate::cluster::Cluster;
 use crate::cluster::Region;
 use crate::cluster_in;
@@ -22,7 +23,6 @@ use crate::percentile;
 const RUN: Duration = Duration::from_secs(5);
 const DISK_RUN: Duration = Duration::from_secs(2);
 const CALLERS: usize = 4;
-const FRESH_KEYS_PER_TENANT: u64 = 1_000;
 /// Each caller numbers its checks within a range of its own.
 const NUMBERS_OF_CALLER: u64 = 10_000_000;
 /// What one synced write of a log that holds one entry is about.
@@ -55,12 +55,12 @@ impl Kind {
         };
         // Counters and remembered keys of a tenant are bounded.
         let part = match self {
-            Self::Grants => number / FRESH_KEYS_PER_TENANT,
+            Self::Grants => number % TENANTS,
             Self::Charges | Self::ChargesOfOne | Self::Decided => {
                 number.saturating_sub(NUMBERS_OF_CALLER) / (CALLERS as u64 * NUMBERS_OF_CALLER)
             }
         };
-        let tenant = format!("{limit}-{part}");
+        let tenant = format!("load-{part}");
         json!({ "tenant": tenant, "limit": limit, "key": key.to_string() })
     }
 
