@@ -6,6 +6,8 @@
 
 use std::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
+use std::time::Duration;
+use std::time::SystemTime;
 
 use crate::approximate::audit::Audit;
 use crate::approximate::faulty::Faulty;
@@ -16,6 +18,8 @@ const FOUND: [u64; 9] = [
 ];
 /// How many seeds are always tried.
 const FIXED: u64 = 12;
+/// How many others.
+const FRESH: u64 = 8;
 
 fn run(seed: u64) -> Audit {
     let mut world = Faulty::new(seed);
@@ -36,6 +40,16 @@ fn broken(seeds: impl IntoIterator<Item = u64>) -> Vec<u64> {
 #[test]
 fn counts_survive_all_that_goes_wrong() {
     let broken = broken(FOUND.into_iter().chain(1..=FIXED));
+    assert!(broken.is_empty(), "broken by seeds {broken:?}");
+}
+
+#[test]
+fn nor_do_seeds_that_were_never_tried_lose_a_count() {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let first = since.unwrap_or(Duration::ZERO).as_nanos() as u64 & 0xffff_ffff;
+    let seeds: Vec<u64> = (0..FRESH).map(|more| first + more * 7_919).collect();
+    println!("fresh seeds {seeds:?}");
+    let broken = broken(seeds);
     assert!(broken.is_empty(), "broken by seeds {broken:?}");
 }
 
