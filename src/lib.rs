@@ -41,6 +41,7 @@
 //! | [`peer`] | links between regions: order, authentication, breakers, clock offsets, injected faults |
 //! | [`region`] | a running region: its parts, clock, configuration, timers |
 //! | [`http`] | the check API |
+//! | [`resp`] | the Redis protocol: `CL.THROTTLE`, `HW.CHECK` |
 //! | [`admin`] | the admin API |
 //! | [`server`] | listeners, order of start and stop |
 //! | [`cli`] | the commands |
@@ -104,6 +105,7 @@ pub mod machine;
 pub mod peer;
 pub mod region;
 pub mod replication;
+pub mod resp;
 pub mod server;
 pub mod store;
 pub mod telemetry;

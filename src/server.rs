@@ -24,6 +24,7 @@ use crate::region::cluster;
 use crate::region::config::Config;
 use crate::region::state::Region;
 use crate::region::timers;
+use crate::resp::listener as resp_listener;
 
 /// A region that drains serves on for this long, so that balancers notice that it is not ready.
 const DRAIN_DELAY: Span = Span::from_ms(500);
@@ -45,7 +46,12 @@ pub async fn run(
     let check = bind("listen.check", config.listen.check).await?;
     let admin = bind("listen.admin", config.listen.admin).await?;
     let peer = bind("listen.peer", config.listen.peer).await?;
+    let resp = match config.listen.resp {
+        Some(address) => Some(bind("listen.resp", address).await?),
+        None => None,
+    };
     let addresses = (check.local_addr()?, admin.local_addr()?);
+    let resp_address = resp.as_ref().map(TcpListener::local_addr).transpose()?;
     let opening = config.clone();
     let peer_url = format!("http://{}", peer.local_addr()?);
     let (region, letters) =
@@ -68,7 +74,7 @@ pub async fn run(
         config.flush_interval,
         flush_stopped,
     ));
-    let serving = [
+    let mut serving = vec![
         tokio::spawn(listener::serve(
             check,
             routes::router(Arc::clone(&region)),
@@ -83,7 +89,21 @@ pub async fn run(
         )),
         linking,
     ];
-    println!("{}", ready_line(&config.region, addresses.0, addresses.1));
+    if let Some(resp) = resp {
+        let tenant = config.resp_tenant.as_ref();
+        serving.push(tokio::spawn(resp_listener::serve(
+            resp,
+            Arc::clone(&region),
+            tenant.map(|tenant| Arc::from(tenant.as_str())),
+            stopped.clone(),
+            GRACE,
+        )));
+    }
+    let mut ready = ready_line(&config.region, addresses.0, addresses.1);
+    if let Some(address) = resp_address {
+        ready.push_str(&format!(" resp=redis://{address}"));
+    }
+    println!("{ready}");
     tracing::info!(region = %config.region, check = %addresses.0, admin = %addresses.1, "serving");
 
     shutdown.await;

@@ -38,7 +38,8 @@ use crate::http::input;
 use crate::http::problem::Problem;
 use crate::region::state::Region;
 
-type Names<T> = Result<Path<T>, PathRejection>;
+/// Names in a path.
+pub type Names<T> = Result<Path<T>, PathRejection>;
 
 /// A named item of a list.
 #[derive(Debug, Serialize, ToSchema)]
@@ -63,19 +64,24 @@ pub struct ItemPage<T> {
     pub version: u64,
 }
 
-fn named<T>(name: &impl ToString, item: T) -> Named<T> {
+/// An item with its name.
+pub fn named<T>(name: &impl ToString, item: T) -> Named<T> {
     Named {
         name: name.to_string(),
         item,
     }
 }
 
-fn missing(kind: &str, name: &str) -> Problem {
+/// 404 for an item that is not there.
+pub fn missing(kind: &str, name: &str) -> Problem {
     Problem::not_found(format!("there is no {kind} {name:?}"))
 }
 
 /// An administrator, the version expected, and the body as JSON.
-async fn write_request(
+///
+/// # Errors
+/// When one of them is missing or wrong.
+pub async fn write_request(
     region: &Region,
     headers: &HeaderMap,
     request: Body,
@@ -87,7 +93,10 @@ async fn write_request(
 }
 
 /// Makes a change that has no body.
-async fn delete(
+///
+/// # Errors
+/// When it is refused, or cannot be written.
+pub async fn delete(
     region: &Arc<Region>,
     headers: &HeaderMap,
     change: Change,
@@ -96,7 +105,11 @@ async fn delete(
     write::propose(region, &principal, write::if_match(headers)?, change).await
 }
 
-fn read<T>(
+/// Reads the item `name` of `table`.
+///
+/// # Errors
+/// Every fault in it.
+pub fn read<T>(
     reader: impl Fn(&FieldPath, &Value) -> Result<T, Vec<FieldError>>,
     table: &str,
     name: &str,

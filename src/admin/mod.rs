@@ -1,6 +1,6 @@
 //! The admin API: the catalogue, tokens, and operating a region.
 //!
-//! - [`catalogue`], [`items`], [`tenant_limits`]: which limits there are; all changes go through [`mod@write`].
+//! - [`catalogue`], [`items`], [`tenant_limits`], [`profiles`]: which limits there are; all changes go through [`mod@write`].
 //! - [`tokens`], [`auth`]: who may do what.
 //! - [`cluster`], [`moves`]: how the regions are; planned moves. [`ledger`]: how strict windows were used.
 //! - [`operations`]: refusals, audit, draining, clock, metrics, backup. [`faults`]: failures on purpose.
@@ -17,6 +17,7 @@ pub mod ledger;
 pub mod moves;
 pub mod operations;
 pub mod page;
+pub mod profiles;
 pub mod schema;
 pub mod tenant_limits;
 #[cfg(test)]
@@ -75,6 +76,12 @@ fn catalogue_routes(router: OpenApiRouter<Arc<Region>>) -> OpenApiRouter<Arc<Reg
         .routes(routes!(items::limit, items::put_limit, items::delete_limit))
         .routes(routes!(items::plans))
         .routes(routes!(items::plan, items::put_plan, items::delete_plan))
+        .routes(routes!(profiles::profiles))
+        .routes(routes!(
+            profiles::profile,
+            profiles::put_profile,
+            profiles::delete_profile
+        ))
         .routes(routes!(items::tenants))
         .routes(routes!(
             items::tenant,

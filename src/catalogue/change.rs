@@ -11,6 +11,7 @@ use thiserror::Error;
 use utoipa::ToSchema;
 
 use crate::catalogue::path::FieldPath;
+use crate::catalogue::profile::Profile;
 use crate::catalogue::token::NewToken;
 use crate::catalogue::tree::KeySpec;
 use crate::catalogue::tree::Plan;
@@ -20,6 +21,7 @@ use crate::domain::limit::LimitSpec;
 use crate::domain::name::Key;
 use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
+use crate::domain::name::ProfileName;
 use crate::domain::name::TenantName;
 
 /// Most faults that one answer lists.
@@ -115,6 +117,18 @@ pub enum Change {
         /// Which.
         tenant: TenantName,
     },
+    /// A gateway profile as a whole.
+    PutProfile {
+        /// Which.
+        profile: ProfileName,
+        /// Its definition.
+        definition: Profile,
+    },
+    /// The opposite.
+    DeleteProfile {
+        /// Which.
+        profile: ProfileName,
+    },
     /// What differs for a tenant in one limit; by a tenant itself: its own choice of amounts.
     PutTenantLimit {
         /// Whose.
@@ -189,6 +203,8 @@ impl Change {
             Self::DeletePlan { plan } => format!("delete plan {plan}"),
             Self::PutTenant { tenant, .. } => format!("set tenant {tenant}"),
             Self::DeleteTenant { tenant } => format!("delete tenant {tenant}"),
+            Self::PutProfile { profile, .. } => format!("set profile {profile}"),
+            Self::DeleteProfile { profile } => format!("delete profile {profile}"),
             Self::PutTenantLimit { tenant, limit, .. } => {
                 format!("set limit {limit} of tenant {tenant}")
             }

@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::catalogue::change::FAULTS_MAX;
 use crate::catalogue::change::FieldError;
 use crate::catalogue::path::FieldPath;
+use crate::catalogue::profile::Profile;
 use crate::catalogue::tree::KeySpec;
 use crate::catalogue::tree::OwnLimit;
 use crate::catalogue::tree::Plan;
@@ -52,6 +53,14 @@ pub fn read_plan(path: &FieldPath, value: &Value) -> Result<Plan, Vec<FieldError
 /// Every fault, at most [`FAULTS_MAX`].
 pub fn read_tenant(path: &FieldPath, value: &Value) -> Result<Tenant, Vec<FieldError>> {
     Reader::read(path, value, Reader::tenant)
+}
+
+/// Reads a gateway profile that stands at `path`.
+///
+/// # Errors
+/// Every fault, at most [`FAULTS_MAX`].
+pub fn read_profile(path: &FieldPath, value: &Value) -> Result<Profile, Vec<FieldError>> {
+    Reader::read(path, value, Reader::flat)
 }
 
 /// Reads the override of one key that stands at `path`.
@@ -103,7 +112,7 @@ impl Reader {
         self.only(
             path,
             fields,
-            &["default_plan", "limits", "plans", "tenants"],
+            &["default_plan", "limits", "plans", "tenants", "profiles"],
         );
         Some(Tree {
             default_plan: self.scalar(path, fields, "default_plan"),
@@ -112,6 +121,7 @@ impl Reader {
             tenants: self.table(path, fields, "tenants", |reader, path, value| {
                 reader.tenant(path, value).map(Arc::new)
             }),
+            profiles: self.table(path, fields, "profiles", Self::flat),
         })
     }
 

@@ -13,6 +13,8 @@ use crate::catalogue::change::FieldError;
 use crate::catalogue::change::Refused;
 use crate::catalogue::check;
 use crate::catalogue::path::FieldPath;
+use crate::catalogue::profile::Gateway;
+use crate::catalogue::profile::Profile;
 use crate::catalogue::tree::Plan;
 use crate::catalogue::tree::Tenant;
 use crate::catalogue::tree::Tree;
@@ -20,10 +22,13 @@ use crate::domain::limit::LimitSpec;
 use crate::domain::name::Key;
 use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
+use crate::domain::name::ProfileName;
 use crate::domain::name::TenantName;
 
 /// Most plans.
 const PLANS_MAX: usize = 1_000;
+/// Most gateway profiles.
+const PROFILES_MAX: usize = 1_000;
 /// Most tenants that are named.
 const TENANTS_MAX: usize = 1_000_000;
 
@@ -67,6 +72,7 @@ pub struct Draft<'a> {
     pub limits: BTreeMap<LimitName, Option<LimitSpec>>,
     pub plans: BTreeMap<PlanName, Option<Plan>>,
     pub tenants: BTreeMap<TenantName, Option<Arc<Tenant>>>,
+    pub profiles: BTreeMap<ProfileName, Option<Profile>>,
     pub reset: Option<Reset>,
 }
 
@@ -79,6 +85,7 @@ impl<'a> Draft<'a> {
             limits: BTreeMap::new(),
             plans: BTreeMap::new(),
             tenants: BTreeMap::new(),
+            profiles: BTreeMap::new(),
             reset: None,
         }
     }
@@ -146,6 +153,7 @@ impl<'a> Draft<'a> {
         self.limits = differences(&current.limits, &tree.limits);
         self.plans = differences(&current.plans, &tree.plans);
         self.tenants = differences(&current.tenants, &tree.tenants);
+        self.profiles = differences(&current.profiles, &tree.profiles);
     }
 
     /// What `tree` names is created or changed.
@@ -170,6 +178,9 @@ impl<'a> Draft<'a> {
             let mut tenant = self.tenant(name).cloned().unwrap_or_default();
             patch_tenant(&mut tenant, named);
             self.tenants.insert(name.clone(), Some(Arc::new(tenant)));
+        }
+        for (name, profile) in &tree.profiles {
+            self.profiles.insert(name.clone(), Some(profile.clone()));
         }
     }
 
@@ -200,7 +211,20 @@ impl<'a> Draft<'a> {
                 self.check_plan(&path, tenant, &mut faults);
             }
         }
+        for (name, profile) in &self.profiles {
+            if let Some(profile) = profile {
+                let path = root.with("profiles").with(name.as_str());
+                faults.extend(Gateway::compile(&path, profile).err().into_iter().flatten());
+            }
+        }
         self.check_plans_in_use(&mut faults);
+        bound(
+            "profiles",
+            &self.current.profiles,
+            &self.profiles,
+            PROFILES_MAX,
+            &mut faults,
+        );
         bound(
             "plans",
             &self.current.plans,
@@ -255,6 +279,7 @@ impl<'a> Draft<'a> {
             limits: self.limits,
             plans: self.plans,
             tenants: self.tenants,
+            profiles: self.profiles,
         }
     }
 }
@@ -266,9 +291,15 @@ pub struct Parts {
     limits: BTreeMap<LimitName, Option<LimitSpec>>,
     plans: BTreeMap<PlanName, Option<Plan>>,
     tenants: BTreeMap<TenantName, Option<Arc<Tenant>>>,
+    profiles: BTreeMap<ProfileName, Option<Profile>>,
 }
 
 impl Parts {
+    /// Whether gateway profiles change.
+    pub fn change_profiles(&self) -> bool {
+        !self.profiles.is_empty()
+    }
+
     /// Changes `tree`.
     pub fn install(self, tree: &mut Tree) {
         if let Changed::To(default_plan) = self.default_plan {
@@ -277,6 +308,7 @@ impl Parts {
         install(self.limits, &mut tree.limits);
         install(self.plans, &mut tree.plans);
         install(self.tenants, &mut tree.tenants);
+        install(self.profiles, &mut tree.profiles);
     }
 }
 

@@ -20,6 +20,9 @@ use crate::catalogue::epoch::REMEMBERED_MAX;
 use crate::catalogue::epoch::TenantResets;
 use crate::catalogue::epoch::lifetime_of_all;
 use crate::catalogue::epoch::memories_of;
+use crate::catalogue::path::FieldPath;
+use crate::catalogue::profile::Gateway;
+use crate::catalogue::profile::Profile;
 use crate::catalogue::rebuild::Cause;
 use crate::catalogue::rebuild::Outcome;
 use crate::catalogue::rebuild::OutcomeSlot;
@@ -29,6 +32,7 @@ use crate::catalogue::sharded::ShardedMap;
 use crate::catalogue::view::Slot;
 use crate::catalogue::view::TenantView;
 use crate::domain::name::LimitName;
+use crate::domain::name::ProfileName;
 use crate::domain::name::TenantName;
 use crate::domain::time::Timestamp;
 
@@ -60,11 +64,27 @@ impl Catalogue {
             new_epochs.truncate(FAULTS_MAX);
         }
         self.install_view(outcome);
-        parts.install(&mut self.tree);
+        self.install_parts(parts);
         Applied {
             version: self.version,
             warnings,
             new_epochs,
+        }
+    }
+
+    /// Changes the document, and of the view what no limit depends on.
+    pub(super) fn install_parts(&mut self, parts: Parts) {
+        let rebuild_gateways = parts.change_profiles();
+        parts.install(&mut self.tree);
+        if rebuild_gateways {
+            let compiled = |(name, profile): (&ProfileName, &Profile)| {
+                let path = FieldPath::root().with("profiles").with(name.as_str());
+                // It was judged as part of the draft.
+                let gateway = Gateway::compile(&path, profile).ok()?;
+                Some((name.clone(), Arc::new(gateway)))
+            };
+            let gateways = self.tree.profiles.iter().filter_map(compiled).collect();
+            Arc::make_mut(&mut self.view).gateways = Arc::new(gateways);
         }
     }
 

@@ -61,6 +61,20 @@ impl<'a> Intent<'a> {
                 self.tenant(tenant)?;
                 draft.tenants.insert(tenant.clone(), None);
             }
+            Change::PutProfile {
+                profile,
+                definition,
+            } => {
+                draft
+                    .profiles
+                    .insert(profile.clone(), Some(definition.clone()));
+            }
+            Change::DeleteProfile { profile } => {
+                if !self.catalogue.tree.profiles.contains_key(profile) {
+                    return Err(Refused::NotFound(format!("there is no profile {profile}")));
+                }
+                draft.profiles.insert(profile.clone(), None);
+            }
             Change::PutTenantLimit {
                 tenant,
                 limit,
@@ -111,6 +125,8 @@ impl<'a> Intent<'a> {
             | Change::DeletePlan { .. }
             | Change::PutTenant { .. }
             | Change::DeleteTenant { .. }
+            | Change::PutProfile { .. }
+            | Change::DeleteProfile { .. }
             | Change::CreateToken { .. }
             | Change::RevokeToken { .. } => None,
         };

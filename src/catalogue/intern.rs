@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::catalogue::sharded::FixedState;
+use crate::domain::name::CL_THROTTLE;
 use crate::domain::name::LimitName;
 
 /// Most limit names that one catalogue can ever have had: each is a label value in the metrics and a
@@ -21,6 +22,13 @@ pub const LIMIT_NAMES_MAX: usize = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LimitId(pub u32);
+
+impl LimitId {
+    /// The number of [`CL_THROTTLE`], which is in no catalogue and known to all.
+    pub const CL_THROTTLE: Self = Self(u32::MAX);
+}
+
+const CL_THROTTLE_NAME: &LimitName = &CL_THROTTLE;
 
 /// Every limit name that the catalogue has seen, in order of appearance. Cheap to clone.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -47,7 +55,18 @@ impl Interner {
 
     /// The number of `name`, when it was ever seen.
     pub fn get(&self, name: &str) -> Option<LimitId> {
+        if name == CL_THROTTLE_NAME.as_str() {
+            return Some(LimitId::CL_THROTTLE);
+        }
         self.ids.get(name).copied()
+    }
+
+    /// The name that `id` stands for.
+    pub fn name(&self, id: LimitId) -> Option<&LimitName> {
+        if id == LimitId::CL_THROTTLE {
+            return Some(CL_THROTTLE_NAME);
+        }
+        self.names.get(usize::try_from(id.0).ok()?)
     }
 
     /// All names; a name's position is its number.

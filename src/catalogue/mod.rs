@@ -60,6 +60,7 @@ pub mod document;
 pub mod explain;
 pub mod intern;
 pub mod path;
+pub mod profile;
 pub mod token;
 pub mod tree;
 pub mod view;
@@ -196,7 +197,7 @@ impl Snapshot {
         catalogue.install_view(outcome);
         let tokens = Arc::new(TokenTable::new(catalogue.tokens.values()));
         Arc::make_mut(&mut catalogue.view).tokens = tokens;
-        parts.install(&mut catalogue.tree);
+        catalogue.install_parts(parts);
         Ok(catalogue)
     }
 }

@@ -19,10 +19,12 @@ use serde_json::Map;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::catalogue::profile::Profile;
 use crate::domain::limit::LimitSpec;
 use crate::domain::name::Key;
 use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
+use crate::domain::name::ProfileName;
 use crate::domain::name::TenantName;
 use crate::domain::time::Timestamp;
 
@@ -46,6 +48,10 @@ pub struct Tree {
     #[serde(default)]
     #[schema(value_type = std::collections::HashMap<String, Tenant>)]
     pub tenants: BTreeMap<TenantName, Arc<Tenant>>,
+    /// What gateways ask.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = std::collections::HashMap<String, Profile>)]
+    pub profiles: BTreeMap<ProfileName, Profile>,
 }
 
 /// A plan: what it changes of the limits that hold for everybody, and limits of its own.

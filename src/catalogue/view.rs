@@ -11,12 +11,14 @@ use std::sync::Arc;
 use crate::catalogue::amounts::Overrides;
 use crate::catalogue::epoch::KeyResets;
 use crate::catalogue::intern::LimitId;
+use crate::catalogue::profile::Gateway;
 use crate::catalogue::sharded::ShardedMap;
 use crate::catalogue::token::TokenHash;
 use crate::catalogue::token::TokenRecord;
 use crate::catalogue::token::TokenTable;
 use crate::domain::limit::Limit;
 use crate::domain::name::PlanName;
+use crate::domain::name::ProfileName;
 use crate::domain::name::TenantName;
 use crate::domain::time::Timestamp;
 
@@ -31,6 +33,7 @@ pub struct View {
     /// Everybody else, when there is a default plan.
     pub(super) unknown: Option<Arc<TenantView>>,
     pub(super) tokens: Arc<TokenTable>,
+    pub(super) gateways: Arc<BTreeMap<ProfileName, Arc<Gateway>>>,
 }
 
 /// How a tenant is found.
@@ -117,6 +120,7 @@ impl View {
             tenants: ShardedMap::default(),
             unknown: None,
             tokens: Arc::default(),
+            gateways: Arc::default(),
         }
     }
 
@@ -135,6 +139,11 @@ impl View {
         }
     }
 
+    /// The gateway profile called `name`.
+    pub fn gateway(&self, name: &str) -> Option<&Arc<Gateway>> {
+        self.gateways.get(name)
+    }
+
     /// The live token whose text hashes to `hash`.
     pub fn token(&self, hash: &TokenHash, now: Timestamp) -> Option<&Arc<TokenRecord>> {
         self.tokens.find(hash, now)
@@ -148,6 +157,7 @@ impl PartialEq for View {
             && self.plans == other.plans
             && self.unknown == other.unknown
             && self.tokens == other.tokens
+            && self.gateways == other.gateways
             && self.tenants.len() == other.tenants.len()
             && self.tenants.iter().all(|(name, slot)| {
                 let shared = |slot: &Slot| matches!(slot, Slot::Shared(_));

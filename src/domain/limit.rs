@@ -387,6 +387,31 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// A regional token bucket counted by some key, with the defaults of all else: for limits that come with a call
+    /// and are in no catalogue.
+    pub fn bucket(name: LimitName, capacity: u64, refill: u64, per: Span) -> Self {
+        Self {
+            name,
+            rule: Rule::TokenBucket {
+                capacity,
+                refill,
+                per,
+            },
+            key: Some(CompactString::const_new("key")),
+            actions: BTreeSet::new(),
+            mode: Mode::Regional,
+            on_unavailable: OnUnavailable::Open,
+            fallback_quota: capacity,
+            on_partition: OnPartition::default(),
+            split: Split::default(),
+            always_allow: BTreeSet::new(),
+            overdraft: false,
+            durability: Durability::Async,
+            enforce: true,
+            unlimited: false,
+        }
+    }
+
     /// Whether a check of `key` is never refused: unlimited, or on the list.
     pub fn never_refuses(&self, key: &str) -> bool {
         self.unlimited || (!self.always_allow.is_empty() && self.always_allow.contains(key))

@@ -34,6 +34,11 @@ pub enum InvalidName {
     /// A key is empty or too long.
     #[error("a key is 1 to 512 bytes of UTF-8")]
     Key,
+    /// A gateway profile's name is out of shape.
+    #[error(
+        "a profile's name is 1 to 64 of a-z, 0-9, _ and -, and begins with a letter or a digit"
+    )]
+    Profile,
     /// A region's name is out of shape.
     #[error("a region's name is 1 to 64 of a-z, 0-9 and -, and begins with a letter")]
     Region,
@@ -72,6 +77,9 @@ fn is_region_name(text: &str) -> bool {
             .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
         && text.starts_with(|c: char| c.is_ascii_lowercase())
 }
+
+/// The limit that `CL.THROTTLE` counts under. Its amounts come with every call, so no catalogue defines it.
+pub const CL_THROTTLE: LimitName = LimitName(CompactString::const_new("cl-throttle"));
 
 macro_rules! name_type {
     ($(#[$doc:meta])* $name:ident, $check:expr, $error:expr) => {
@@ -135,6 +143,10 @@ name_type!(
 name_type!(
     /// A limit: `[a-z0-9][a-z0-9_-]{0,63}`.
     LimitName, is_limit_name, InvalidName::Limit
+);
+name_type!(
+    /// A gateway profile: shaped like a limit's name.
+    ProfileName, is_limit_name, InvalidName::Profile
 );
 name_type!(
     /// A counter's key: 1 to 512 bytes of UTF-8, compared byte for byte, NUL allowed.

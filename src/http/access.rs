@@ -50,6 +50,11 @@ impl Caller {
         ))
     }
 
+    /// The one tenant that the caller may ask for; `None`: all.
+    pub fn tenant(&self) -> Option<&str> {
+        self.tenant.as_deref()
+    }
+
     /// Whether what belongs to `tenant` is the caller's to see.
     pub fn owns(&self, tenant: &str) -> bool {
         self.tenant.as_deref().is_none_or(|own| own == tenant)
@@ -75,12 +80,19 @@ pub async fn unauthorized(detail: &str) -> Problem {
 /// 401 when a token is wanted and none, or a wrong one, is presented; 403 when it has another scope; 503 while
 /// the region does not know its cluster's catalogue.
 pub async fn caller(region: &Region, headers: &HeaderMap) -> Result<Caller, Problem> {
+    caller_with(region, input::bearer(headers)).await
+}
+
+/// Finds out who asks the check API with the token presented.
+///
+/// # Errors
+/// As [`caller`].
+pub async fn caller_with(region: &Region, presented: Option<&str>) -> Result<Caller, Problem> {
     if !region.has_catalogue() {
         return Err(Problem::unavailable(
             "this region has not joined its cluster yet and knows no limits",
         ));
     }
-    let presented = input::bearer(headers);
     if region.check_auth == CheckAuth::Open && presented.is_none() {
         return Ok(Caller { tenant: None });
     }

@@ -22,6 +22,7 @@ use tower::Service;
 use tower::ServiceExt;
 
 use crate::domain::time::Span;
+use crate::http::gateway;
 use crate::region::timers::stopped;
 
 /// The head of a request must have arrived this long after the connection was ready for it; a connection
@@ -62,8 +63,8 @@ pub async fn serve(
             () = stopped(&mut stop) => break,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, hop) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE.to_std()).await;
@@ -75,8 +76,12 @@ pub async fn serve(
             tracing::debug!(%error, "TCP_NODELAY could not be set");
         }
         let service = router.clone();
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             let mut service = service.clone();
+            // Nobody else asks who sent a request, and most requests are checks.
+            if request.uri().path().starts_with(gateway::PATH) {
+                request.extensions_mut().insert(gateway::Hop(hop));
+            }
             async move {
                 // A router is always ready.
                 service

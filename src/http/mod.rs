@@ -6,14 +6,16 @@
 //!
 //! [`body`] turns bytes into requests or a problem; [`answer`] turns outcomes into bodies and headers;
 //! [`problem`] is the one shape of every refusal and error; [`check`], [`holds`], [`settle`], [`refund`] and [`usage`] are the
-//! handlers; [`listener`] accepts connections, bounds slow senders and drains.
+//! handlers, [`gateway`] that of gateways which hold a request back; [`listener`] accepts connections, bounds slow senders and drains.
 //!
 //! Nothing here decides: a handler parses, asks the region, and writes down what it said.
 
 pub mod access;
 pub mod answer;
+pub mod ask;
 pub mod body;
 pub mod check;
+pub mod gateway;
 pub mod holds;
 pub mod input;
 pub mod keyed;

@@ -11,12 +11,14 @@ use axum::http::Response;
 use axum::http::StatusCode;
 use axum::http::header;
 use axum::response::IntoResponse;
+use axum::routing::any;
 use axum::routing::get;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::http::check;
+use crate::http::gateway;
 use crate::http::holds;
 use crate::http::problem::Code;
 use crate::http::problem::Problem;
@@ -42,6 +44,8 @@ struct Document;
 
 /// The routes of the check API with their description.
 pub fn described() -> OpenApiRouter<Arc<Region>> {
+    // Described as a GET, since a description has no word for any method.
+    let (schemas, paths, _) = routes!(gateway::gateway);
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(check::check))
         .routes(routes!(check::batch))
@@ -51,6 +55,9 @@ pub fn described() -> OpenApiRouter<Arc<Region>> {
         .routes(routes!(settle::release))
         .routes(routes!(refund::refund))
         .routes(routes!(usage::usage))
+        .routes((schemas, paths, any(gateway::gateway)))
+        .route("/v1/gateway/{profile}/", any(gateway::gateway))
+        .route("/v1/gateway/{profile}/{*rest}", any(gateway::gateway))
         .routes(routes!(livez))
         .routes(routes!(readyz))
 }

@@ -279,9 +279,7 @@ impl Region {
     /// What the counters of one shard changed, for disk.
     pub fn drain(&self, shard: usize, out: &mut Vec<CounterRecord>) {
         let names = self.replica.names();
-        let name_of = |id: LimitId| -> Option<LimitName> {
-            names.names().get(usize::try_from(id.0).ok()?).cloned()
-        };
+        let name_of = |id: LimitId| -> Option<LimitName> { names.name(id).cloned() };
         self.ledger.drain(shard, name_of, out);
     }
 

@@ -76,7 +76,7 @@ impl Pages {
         };
         for reference in references {
             ledger.at(*reference, |name, counter| {
-                if let Some(limit) = names.names().get(name.limit.0 as usize) {
+                if let Some(limit) = names.name(name.limit) {
                     let head = EntryHead {
                         limit: limit.as_str(),
                         tenant: name.tenant(),
@@ -97,7 +97,7 @@ impl Pages {
         let mut pages = Self::new(ledger.actors().own());
         for shard in 0..ledger.shards() {
             ledger.gather(shard, |reference, name, counter| {
-                if let Some(limit) = names.names().get(name.limit.0 as usize) {
+                if let Some(limit) = names.name(name.limit) {
                     pages.gather(reference, limit.as_str(), name, counter, (round, boot));
                 }
             });
@@ -114,7 +114,7 @@ impl Pages {
         for reference in ledger.take_urgent() {
             ledger.at(reference, |name, counter| {
                 if counter.is_unsent()
-                    && let Some(limit) = names.names().get(name.limit.0 as usize)
+                    && let Some(limit) = names.name(name.limit)
                 {
                     pages.gather(reference, limit.as_str(), name, counter, (round, boot));
                 }

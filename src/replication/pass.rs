@@ -37,7 +37,7 @@ pub fn visit(
     mut each: impl FnMut(Reference, Identity, &Counter),
 ) {
     ledger.visit(shard, |reference, name, counter| {
-        let limit = names.names().get(name.limit.0 as usize);
+        let limit = names.name(name.limit);
         if let Some(limit) = limit.filter(|_| counter.dead_at > now.plus(MARGIN)) {
             let identity = Identity::new(limit.as_str(), name.tenant(), name.key(), counter.epoch);
             each(reference, identity, counter);

@@ -66,6 +66,7 @@ struct Running {
     _stdin: ChildStdin,
     check: String,
     admin: String,
+    resp: Option<String>,
     client: Client,
 }
 
@@ -181,7 +182,7 @@ impl Server {
             .expect("the server starts");
         let stdin = child.stdin.take().expect("stdin is a pipe");
         let stdout = child.stdout.take().expect("stdout is a pipe");
-        let Some((check, admin)) = ready_addresses(stdout, &self.settings["region"]) else {
+        let Some((check, admin, resp)) = ready_addresses(stdout, &self.settings["region"]) else {
             let status = child.try_wait();
             child.kill().expect("the child is ours");
             child.wait().expect("the child is ours");
@@ -195,6 +196,7 @@ impl Server {
             _stdin: stdin,
             check,
             admin,
+            resp,
             client: new_client(),
         });
         if self.manual_clock {
@@ -237,6 +239,13 @@ impl Server {
     /// The admin listener, `http://ADDR`.
     pub fn admin_url(&self) -> &str {
         &self.running().admin
+    }
+
+    /// The listener for Redis clients, `ADDR`.
+    #[allow(dead_code, reason = "each test binary uses its part of the harness")]
+    pub fn resp_address(&self) -> &str {
+        let address = self.running().resp.as_deref();
+        address.expect("listen.resp is set")
     }
 
     /// The client of this life of the server.
@@ -395,9 +404,12 @@ fn default_settings(directory: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// Check, admin and perhaps RESP listener.
+type Addresses = (String, String, Option<String>);
+
 /// Reads stdout up to the line `ready region=NAME check=http://ADDR admin=http://ADDR`; none when the server
 /// ends before or takes too long.
-fn ready_addresses(stdout: std::process::ChildStdout, region: &str) -> Option<(String, String)> {
+fn ready_addresses(stdout: std::process::ChildStdout, region: &str) -> Option<Addresses> {
     let (found, ready) = mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(stdout).lines() {
@@ -423,6 +435,9 @@ fn ready_addresses(stdout: std::process::ChildStdout, region: &str) -> Option<(S
     Some((
         (*words.get("check")?).to_owned(),
         (*words.get("admin")?).to_owned(),
+        words
+            .get("resp")
+            .map(|resp| resp.trim_start_matches("redis://").to_owned()),
     ))
 }
 

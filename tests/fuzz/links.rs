@@ -13,6 +13,15 @@ use highwater::peer::frame::Head;
 use highwater::peer::identity;
 use highwater::peer::identity::Hello;
 
+use super::Target;
+
+/// See the module.
+pub const LINK: Target = Target {
+    name: "link",
+    run: link,
+    samples: links,
+};
+
 /// Reads a whole link; whether all of it was taken.
 pub fn link(bytes: &[u8]) -> bool {
     let mut decoder = Decoder::new();

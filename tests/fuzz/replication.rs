@@ -22,6 +22,15 @@ use highwater::replication::wire::bare;
 use highwater::usage::actor::Actor;
 use highwater::usage::actor::ActorId;
 
+use super::Target;
+
+/// See the module.
+pub const FRAME: Target = Target {
+    name: "replication",
+    run: frame,
+    samples: frames,
+};
+
 /// Reads a frame with all that is in it; whether it was taken.
 pub fn frame(bytes: &[u8]) -> bool {
     let Ok(frame) = Frame::read(bytes) else {

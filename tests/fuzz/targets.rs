@@ -5,6 +5,8 @@
 //! `tests/laws/decoders.rs` runs the list on every `cargo test`, `fuzz_targets/decoder.rs` without an end.
 //! A new decoder is one more entry in [`TARGETS`], with samples that are taken.
 
+#[path = "gateways.rs"]
+mod gateways;
 #[path = "links.rs"]
 mod links;
 #[path = "replication.rs"]
@@ -145,16 +147,10 @@ pub const TARGETS: &[Target] = &[
         run: database_header,
         samples: database_headers,
     },
-    Target {
-        name: "link",
-        run: links::link,
-        samples: links::links,
-    },
-    Target {
-        name: "replication",
-        run: replication::frame,
-        samples: replication::frames,
-    },
+    links::LINK,
+    replication::FRAME,
+    gateways::RESP,
+    gateways::PROFILE,
 ];
 
 fn texts(samples: &[&str]) -> Vec<Vec<u8>> {

@@ -36,6 +36,7 @@ use crate::catalogue::view::TenantView;
 use crate::domain::limit::Limit;
 use crate::domain::limit::Mode;
 use crate::domain::limit::Rule;
+use crate::domain::name::CL_THROTTLE;
 use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
 use crate::domain::name::TenantName;
@@ -436,6 +437,12 @@ impl<'a> Rebuild<'a> {
     }
 
     fn intern(&mut self, name: &LimitName) -> Option<LimitId> {
+        if *name == CL_THROTTLE {
+            let message = "is the limit that CL.THROTTLE counts under, with amounts of each call; choose another name";
+            let path = FieldPath::root().with("limits").with(name.as_str());
+            self.faults.push(FieldError::new(&path, message));
+            return None;
+        }
         let id = self.outcome.names.intern(name);
         if id.is_none() {
             let message = format!(

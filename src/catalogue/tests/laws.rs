@@ -22,6 +22,8 @@ use crate::catalogue::change::Author;
 use crate::catalogue::change::Change;
 use crate::catalogue::change::Entry;
 use crate::catalogue::document;
+use crate::catalogue::profile::Cost;
+use crate::catalogue::profile::Profile;
 use crate::catalogue::token::NewToken;
 use crate::catalogue::token::Scope;
 use crate::catalogue::token::TokenHash;
@@ -42,6 +44,7 @@ use crate::domain::limit::Rule;
 use crate::domain::name::Key;
 use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
+use crate::domain::name::ProfileName;
 use crate::domain::name::TenantName;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
@@ -228,18 +231,43 @@ fn plan_definition() -> impl Strategy<Value = Plan> {
     btree_map(limit(), small_spec(), 0..2).prop_map(|limits| Plan { limits })
 }
 
+fn profile_name() -> impl Strategy<Value = ProfileName> {
+    prop_oneof![Just("p1"), Just("p2")].prop_map(|name| ProfileName::new(name).expect("a name"))
+}
+
+fn profile() -> impl Strategy<Value = Profile> {
+    (
+        option::of(Just("header:X-Tenant".to_owned())),
+        prop_oneof![Just("api".to_owned()), Just("query:".to_owned())],
+        option::of(prop_oneof![
+            any::<u64>().prop_map(Cost::Units),
+            Just(Cost::From("header:X-Cost".to_owned()))
+        ]),
+        option::of(any::<u16>()),
+    )
+        .prop_map(|(tenant, action, cost, deny_status)| Profile {
+            tenant,
+            action: Some(action),
+            cost,
+            deny_status,
+            ..Profile::default()
+        })
+}
+
 fn tree() -> impl Strategy<Value = Tree> {
     (
         option::of(plan()),
         btree_map(limit(), good_spec(), 0..4),
         btree_map(plan(), plan_definition(), 0..3),
         btree_map(tenant(), definition().prop_map(Arc::new), 0..3),
+        btree_map(profile_name(), profile(), 0..2),
     )
-        .prop_map(|(default_plan, limits, plans, tenants)| Tree {
+        .prop_map(|(default_plan, limits, plans, tenants, profiles)| Tree {
             default_plan,
             limits,
             plans,
             tenants,
+            profiles,
         })
 }
 
@@ -280,6 +308,9 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (item(), key()).prop_map(|((tenant, limit), key)| Change::DeleteOverride { tenant, limit, key }),
         3 => (item(), option::of(key()))
             .prop_map(|((tenant, limit), key)| Change::Reset { tenant, limit, key }),
+        1 => (profile_name(), profile())
+            .prop_map(|(profile, definition)| Change::PutProfile { profile, definition }),
+        1 => profile_name().prop_map(|profile| Change::DeleteProfile { profile }),
         1 => new_token().prop_map(|token| Change::CreateToken { token }),
         1 => (0_u8..8).prop_map(|id| Change::RevokeToken { id: format!("t{id}") }),
     ]

@@ -55,7 +55,7 @@ pub struct RegionPlan {
     pub file: PathBuf,
     /// Its data.
     pub data_dir: PathBuf,
-    /// The port of its check listener; admin is one above, peer two.
+    /// The port of its check listener; admin is one above, peer two, RESP four.
     pub port: u16,
 }
 
@@ -102,6 +102,7 @@ impl Plan {
                 (region.check(), "check"),
                 (region.admin(), "admin"),
                 (region.peer(), "peer"),
+                (region.resp(), "resp"),
             ];
             for (address, listener) in listeners {
                 match TcpListener::bind(address) {
@@ -138,17 +139,22 @@ impl RegionPlan {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port + 2))
     }
 
+    fn resp(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port + 4))
+    }
+
     /// The region's file, as one of those of `plan`.
     pub fn to_toml(&self, plan: &Plan) -> String {
         let data_dir = toml::Value::String(self.data_dir.display().to_string());
         let mut text = format!(
             "cluster = \"dev\"\nregion = \"{}\"\ndata_dir = {data_dir}\nlisten.check = \"{}\"\nlisten.admin = \"{}\"\n\
-             listen.peer = \"{}\"\nauth.admin_token = \"{DEV_TOKEN}\"\nauth.peer_secret = \"{}\"\n\
+             listen.peer = \"{}\"\nlisten.resp = \"{}\"\nresp.tenant = \"demo\"\nauth.admin_token = \"{DEV_TOKEN}\"\nauth.peer_secret = \"{}\"\n\
              faults.enabled = true\n",
             self.name,
             self.check(),
             self.admin(),
             self.peer(),
+            self.resp(),
             plan.peer_secret,
         );
         for other in plan.regions.iter().filter(|other| other.name != self.name) {

@@ -16,6 +16,7 @@ pub struct File {
     pub region: Given<String>,
     pub data_dir: Given<String>,
     pub listen: Listen,
+    pub resp: Resp,
     pub auth: Auth,
     pub store: Store,
     pub memory: Memory,
@@ -35,6 +36,14 @@ pub struct Listen {
     pub check: Given<String>,
     pub admin: Given<String>,
     pub peer: Given<String>,
+    pub resp: Given<String>,
+}
+
+/// `resp.…`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Resp {
+    pub tenant: Given<String>,
 }
 
 /// `auth.…`

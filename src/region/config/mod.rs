@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::domain::name::RegionName;
+use crate::domain::name::TenantName;
 use crate::domain::time::Span;
 
 use document::Document;
@@ -53,6 +54,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The listeners' addresses.
     pub listen: Listen,
+    /// The tenant of Redis clients that name none.
+    pub resp_tenant: Option<TenantName>,
     /// Who may do what.
     pub auth: Auth,
     /// How long a charge of an `async` limit may be in memory only.
@@ -87,6 +90,8 @@ pub struct Listen {
     pub admin: SocketAddr,
     /// The other regions.
     pub peer: SocketAddr,
+    /// Redis clients; `None`: they are not served.
+    pub resp: Option<SocketAddr>,
 }
 
 /// Who may do what.

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 use crate::domain::duration;
+use crate::domain::name::InvalidName;
 use crate::domain::name::RegionName;
+use crate::domain::name::TenantName;
 use crate::domain::time::Span;
 use crate::peer::PEERS_MAX;
 use crate::peer::faults::DELAY_MAX;
@@ -54,6 +56,7 @@ pub fn settle(
         .map_or_else(|| "data".to_owned(), |region| format!("data/{region}"));
     let data_dir = r.text("data_dir", written.data_dir, Some(&default_dir), directory);
     let listen = listen(r, written.listen);
+    let resp_tenant = r.text("resp.tenant", written.resp.tenant, None, tenant_name);
     let auth = auth(r, written.auth, &mut warnings);
     let flush_interval = span(
         r,
@@ -106,6 +109,7 @@ pub fn settle(
         region: settled(region),
         data_dir: settled(data_dir),
         listen: settled(listen),
+        resp_tenant,
         auth: settled(auth),
         flush_interval: settled(flush_interval),
         memory: settled(memory),
@@ -142,10 +146,12 @@ fn listen(r: &mut Resolver<'_>, written: file::Listen) -> Option<Listen> {
         address,
     );
     let peer = r.text("listen.peer", written.peer, Some("127.0.0.1:7112"), address);
+    let resp = r.text("listen.resp", written.resp, None, address);
     let listen = Listen {
         check: check?,
         admin: admin?,
         peer: peer?,
+        resp,
     };
     let same = |a: SocketAddr, b: SocketAddr| a == b && a.port() != 0;
     if same(listen.admin, listen.check) {
@@ -157,6 +163,16 @@ fn listen(r: &mut Resolver<'_>, written: file::Listen) -> Option<Listen> {
     if same(listen.peer, listen.check) || same(listen.peer, listen.admin) {
         r.problem_of(
             "listen.peer",
+            "is another listener's address too; give each listener its own port",
+        );
+    }
+    if resp.is_some_and(|resp| {
+        [listen.check, listen.admin, listen.peer]
+            .iter()
+            .any(|taken| same(resp, *taken))
+    }) {
+        r.problem_of(
+            "listen.resp",
             "is another listener's address too; give each listener its own port",
         );
     }
@@ -466,6 +482,11 @@ fn directory(text: &str) -> Result<PathBuf, String> {
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| format!("\"{text}\" is not an address; write IP:PORT, as in \"127.0.0.1:7110\" or \"0.0.0.0:7110\""))
+}
+
+fn tenant_name(text: &str) -> Result<TenantName, String> {
+    text.parse()
+        .map_err(|error: InvalidName| format!("\"{text}\" is none: {error}"))
 }
 
 fn check_auth(text: &str) -> Result<CheckAuth, String> {
