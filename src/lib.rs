@@ -42,6 +42,7 @@
 //! | [`region`] | a running region: its parts, clock, configuration, timers |
 //! | [`http`] | the check API |
 //! | [`resp`] | the Redis protocol: `CL.THROTTLE`, `HW.CHECK` |
+//! | [`grpc`] | the rate limit service that gateways speak: descriptors in, one check, statuses out |
 //! | [`admin`] | the admin API |
 //! | [`server`] | listeners, order of start and stop |
 //! | [`cli`] | the commands |
@@ -99,6 +100,7 @@ pub mod consensus;
 pub mod domain;
 pub mod drill;
 pub mod grants;
+pub mod grpc;
 pub mod http;
 pub mod ledger;
 pub mod machine;

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::admin;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
+use crate::grpc;
 use crate::http::listener;
 use crate::http::routes;
 use crate::region::clock::Clock;
@@ -46,12 +47,18 @@ pub async fn run(
     let check = bind("listen.check", config.listen.check).await?;
     let admin = bind("listen.admin", config.listen.admin).await?;
     let peer = bind("listen.peer", config.listen.peer).await?;
-    let resp = match config.listen.resp {
-        Some(address) => Some(bind("listen.resp", address).await?),
-        None => None,
-    };
-    let addresses = (check.local_addr()?, admin.local_addr()?);
-    let resp_address = resp.as_ref().map(TcpListener::local_addr).transpose()?;
+    let grpc = bind_if_wanted("listen.grpc", config.listen.grpc).await?;
+    let resp = bind_if_wanted("listen.resp", config.listen.resp).await?;
+    let mut addresses = vec![
+        ("check", "http", check.local_addr()?),
+        ("admin", "http", admin.local_addr()?),
+    ];
+    if let Some(grpc) = &grpc {
+        addresses.push(("grpc", "http", grpc.local_addr()?));
+    }
+    if let Some(resp) = &resp {
+        addresses.push(("resp", "redis", resp.local_addr()?));
+    }
     let opening = config.clone();
     let peer_url = format!("http://{}", peer.local_addr()?);
     let (region, letters) =
@@ -89,6 +96,15 @@ pub async fn run(
         )),
         linking,
     ];
+    if let Some(grpc) = grpc {
+        let routes = grpc::routes(&region, &stopped)?;
+        serving.push(tokio::spawn(grpc::listener::serve(
+            grpc,
+            routes,
+            stopped.clone(),
+            GRACE,
+        )));
+    }
     if let Some(resp) = resp {
         let tenant = config.resp_tenant.as_ref();
         serving.push(tokio::spawn(resp_listener::serve(
@@ -99,21 +115,12 @@ pub async fn run(
             GRACE,
         )));
     }
-    let mut ready = ready_line(&config.region, addresses.0, addresses.1);
-    if let Some(address) = resp_address {
-        ready.push_str(&format!(" resp=redis://{address}"));
-    }
+    let ready = ready_line(&config.region, &addresses);
     println!("{ready}");
-    tracing::info!(region = %config.region, check = %addresses.0, admin = %addresses.1, "serving");
+    tracing::info!("serving: {ready}");
 
     shutdown.await;
-    tracing::info!("draining");
-    region.set_draining(true);
-    region.leave().await;
-    for _ in 0..DRAIN_STEPS {
-        tokio::time::sleep(DRAIN_DELAY.to_std() / DRAIN_STEPS).await;
-        region.give_back();
-    }
+    drain(&region).await;
     stop.send_replace(true);
     for listener in serving {
         listener.await.context("a listener broke off")?;
@@ -133,6 +140,17 @@ pub async fn run(
     Ok(())
 }
 
+/// Says to whoever sends traffic here that it is to go elsewhere, and gives back what others can use.
+async fn drain(region: &Arc<Region>) {
+    tracing::info!("draining");
+    region.set_draining(true);
+    region.leave().await;
+    for _ in 0..DRAIN_STEPS {
+        tokio::time::sleep(DRAIN_DELAY.to_std() / DRAIN_STEPS).await;
+        region.give_back();
+    }
+}
+
 async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| {
         format!(
@@ -141,9 +159,23 @@ async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// The one line on standard output that says that a region serves: what starts it waits for this line.
-pub fn ready_line(region: &RegionName, check: SocketAddr, admin: SocketAddr) -> String {
-    format!("ready region={region} check=http://{check} admin=http://{admin}")
+async fn bind_if_wanted(
+    field: &str,
+    address: Option<SocketAddr>,
+) -> anyhow::Result<Option<TcpListener>> {
+    match address {
+        Some(address) => bind(field, address).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The one line on standard output that says that a region serves, and where: what starts it waits for this line.
+pub fn ready_line(region: &RegionName, addresses: &[(&str, &str, SocketAddr)]) -> String {
+    let mut line = format!("ready region={region}");
+    for (listener, scheme, address) in addresses {
+        line.push_str(&format!(" {listener}={scheme}://{address}"));
+    }
+    line
 }
 
 #[cfg(test)]
@@ -151,12 +183,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ready_line_names_the_region_and_both_listeners() {
+    fn the_ready_line_names_the_region_and_its_listeners() {
         let region = RegionName::new("us-east-1").expect("a name");
         let check = SocketAddr::from(([127, 0, 0, 1], 7110));
         let admin = SocketAddr::from(([127, 0, 0, 1], 7111));
         assert_eq!(
-            ready_line(&region, check, admin),
+            ready_line(
+                &region,
+                &[("check", "http", check), ("admin", "http", admin)]
+            ),
             "ready region=us-east-1 check=http://127.0.0.1:7110 admin=http://127.0.0.1:7111"
         );
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 /// Modules from the bottom to the top; a module imports only from those before it.
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 20] = [
     "domain",
     "algorithm",
     "catalogue",
@@ -23,6 +23,7 @@ const ORDER: [&str; 19] = [
     "peer",
     "region",
     "http",
+    "grpc",
     "resp",
     "admin",
     "server",

@@ -1,6 +1,8 @@
 //! Values that no limit can have, whatever it is laid over: judged where they are written.
 
 use crate::catalogue::change::FieldError;
+use crate::catalogue::descriptor;
+use crate::catalogue::descriptor::Entry;
 use crate::catalogue::path::FieldPath;
 use crate::catalogue::tree::Amounts;
 use crate::catalogue::tree::KeySpec;
@@ -66,6 +68,18 @@ pub fn limit(path: &FieldPath, spec: &LimitSpec, faults: &mut Vec<FieldError>) {
             let action: String = action.chars().take(LABEL_BYTES_MAX).collect();
             let message = "is not 1 to 64 bytes without control characters";
             fault("actions", format!("{action:?} {message}"));
+        }
+    }
+    if let Some(list) = &spec.matches {
+        if list.len() > descriptor::ENTRIES_MAX {
+            let most = descriptor::ENTRIES_MAX;
+            fault("match", format!("must have at most {most} entries"));
+        }
+        for text in list {
+            if let Err(message) = Entry::parse(text) {
+                let text: String = text.chars().take(LABEL_BYTES_MAX).collect();
+                fault("match", format!("{text:?} {message}"));
+            }
         }
     }
     if spec

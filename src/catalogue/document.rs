@@ -112,10 +112,18 @@ impl Reader {
         self.only(
             path,
             fields,
-            &["default_plan", "limits", "plans", "tenants", "profiles"],
+            &[
+                "default_plan",
+                "domains",
+                "limits",
+                "plans",
+                "profiles",
+                "tenants",
+            ],
         );
         Some(Tree {
             default_plan: self.scalar(path, fields, "default_plan"),
+            domains: self.table(path, fields, "domains", Self::text),
             limits: self.table(path, fields, "limits", Self::flat),
             plans: self.table(path, fields, "plans", Self::plan),
             tenants: self.table(path, fields, "tenants", |reader, path, value| {
@@ -192,6 +200,20 @@ impl Reader {
             self.fault(path, error.to_string());
         }
         None
+    }
+
+    fn text<T: FromStr<Err: ToString>>(&mut self, path: &FieldPath, value: &Value) -> Option<T> {
+        let read = match value {
+            Value::String(text) => T::from_str(text).map_err(|error| error.to_string()),
+            value => Err(format!("must be a text, not {}", kind(value))),
+        };
+        match read {
+            Ok(value) => Some(value),
+            Err(message) => {
+                self.fault(path, message);
+                None
+            }
+        }
     }
 
     fn scalar<T: for<'de> Deserialize<'de>>(
@@ -274,6 +296,7 @@ mod tests {
         let tree = json!({
             "default_plan": 7,
             "limit": {},
+            "domains": { "": "acme", "a": 7, "b": "." },
             "limits": {
                 "Bad Name": { "quota": 1 },
                 "api": { "quota": -1, "window": "soon", "mode": "global", "qouta": 3 },
@@ -297,6 +320,9 @@ mod tests {
             found,
             [
                 "default_plan",
+                "domains.\"\"",
+                "domains.a",
+                "domains.b",
                 "limit",
                 r#"limits."Bad Name""#,
                 "limits.api.mode",
@@ -341,6 +367,7 @@ mod tests {
     fn what_was_written_is_read_back() {
         let tree = json!({
             "default_plan": "free",
+            "domains": { "edge": "acme" },
             "limits": { "api": { "algorithm": "fixed_window", "quota": 1, "window": "1m" } },
             "plans": { "free": { "limits": {} } },
             "tenants": { "acme": {

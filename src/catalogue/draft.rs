@@ -19,12 +19,15 @@ use crate::catalogue::tree::Plan;
 use crate::catalogue::tree::Tenant;
 use crate::catalogue::tree::Tree;
 use crate::domain::limit::LimitSpec;
+use crate::domain::name::Domain;
 use crate::domain::name::Key;
 use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
 use crate::domain::name::ProfileName;
 use crate::domain::name::TenantName;
 
+/// Most domains that stand for a tenant of another name.
+const DOMAINS_MAX: usize = 10_000;
 /// Most plans.
 const PLANS_MAX: usize = 1_000;
 /// Most gateway profiles.
@@ -69,6 +72,7 @@ pub struct Reset {
 pub struct Draft<'a> {
     current: &'a Tree,
     default_plan: Changed<Option<PlanName>>,
+    domains: BTreeMap<Domain, Option<TenantName>>,
     pub limits: BTreeMap<LimitName, Option<LimitSpec>>,
     pub plans: BTreeMap<PlanName, Option<Plan>>,
     pub tenants: BTreeMap<TenantName, Option<Arc<Tenant>>>,
@@ -82,6 +86,7 @@ impl<'a> Draft<'a> {
         Self {
             current,
             default_plan: Changed::No,
+            domains: BTreeMap::new(),
             limits: BTreeMap::new(),
             plans: BTreeMap::new(),
             tenants: BTreeMap::new(),
@@ -150,6 +155,7 @@ impl<'a> Draft<'a> {
     pub fn replace(&mut self, tree: &Tree) {
         let current = self.current;
         self.default_plan = Changed::To(tree.default_plan.clone());
+        self.domains = differences(&current.domains, &tree.domains);
         self.limits = differences(&current.limits, &tree.limits);
         self.plans = differences(&current.plans, &tree.plans);
         self.tenants = differences(&current.tenants, &tree.tenants);
@@ -160,6 +166,9 @@ impl<'a> Draft<'a> {
     pub fn patch(&mut self, tree: &Tree) {
         if tree.default_plan.is_some() {
             self.default_plan = Changed::To(tree.default_plan.clone());
+        }
+        for (domain, tenant) in &tree.domains {
+            self.domains.insert(domain.clone(), Some(tenant.clone()));
         }
         for (name, spec) in &tree.limits {
             self.limits.insert(name.clone(), Some(spec.clone()));
@@ -226,6 +235,13 @@ impl<'a> Draft<'a> {
             &mut faults,
         );
         bound(
+            "domains",
+            &self.current.domains,
+            &self.domains,
+            DOMAINS_MAX,
+            &mut faults,
+        );
+        bound(
             "plans",
             &self.current.plans,
             &self.plans,
@@ -276,6 +292,7 @@ impl<'a> Draft<'a> {
     pub fn into_parts(self) -> Parts {
         Parts {
             default_plan: self.default_plan,
+            domains: self.domains,
             limits: self.limits,
             plans: self.plans,
             tenants: self.tenants,
@@ -288,6 +305,7 @@ impl<'a> Draft<'a> {
 #[derive(Debug)]
 pub struct Parts {
     default_plan: Changed<Option<PlanName>>,
+    domains: BTreeMap<Domain, Option<TenantName>>,
     limits: BTreeMap<LimitName, Option<LimitSpec>>,
     plans: BTreeMap<PlanName, Option<Plan>>,
     tenants: BTreeMap<TenantName, Option<Arc<Tenant>>>,
@@ -305,6 +323,7 @@ impl Parts {
         if let Changed::To(default_plan) = self.default_plan {
             tree.default_plan = default_plan;
         }
+        install(self.domains, &mut tree.domains);
         install(self.limits, &mut tree.limits);
         install(self.plans, &mut tree.plans);
         install(self.tenants, &mut tree.tenants);

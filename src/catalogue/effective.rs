@@ -21,6 +21,8 @@ use jiff::tz::TimeZone;
 use crate::catalogue::change::FieldError;
 use crate::catalogue::check::REFILL_MAX;
 use crate::catalogue::check::WINDOW_MAX;
+use crate::catalogue::descriptor;
+use crate::catalogue::descriptor::Entry;
 use crate::catalogue::field;
 use crate::catalogue::field::FIELDS;
 use crate::catalogue::field::Field;
@@ -462,6 +464,22 @@ impl Judge<'_> {
         {
             self.fault(Field::AlwaysAllow, "lists keys, but the limit has no `key`");
         }
+        if let Some(list) = spec.matches.as_deref().filter(|list| !list.is_empty()) {
+            if algorithm == Some(Algorithm::Concurrency) {
+                self.fault(
+                    Field::Match,
+                    "selects limits that are charged; concurrency is held",
+                );
+            }
+            // What is wrong with a single entry was told where it is written.
+            let entries: Result<Vec<Entry>, _> =
+                list.iter().map(|text| Entry::parse(text)).collect();
+            if let Ok(entries) = entries
+                && let Err(message) = descriptor::counted(&entries, spec.key.as_deref())
+            {
+                self.fault(Field::Match, message);
+            }
+        }
     }
 }
 
@@ -482,6 +500,7 @@ fn complete(name: &LimitName, merged: Merged, rule: Rule, regions: u32) -> Compi
         name: name.clone(),
         key: spec.key.map(CompactString::from),
         actions: spec.actions.unwrap_or_default(),
+        matches: spec.matches.unwrap_or_default().into(),
         mode,
         on_unavailable: spec.on_unavailable.unwrap_or(default_policy),
         fallback_quota: spec

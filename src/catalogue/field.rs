@@ -4,12 +4,21 @@ use crate::domain::limit::Algorithm;
 use crate::domain::limit::LimitSpec;
 use crate::domain::limit::Mode;
 
+macro_rules! written {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($field:ident $name:literal) => {
+        $name
+    };
+}
+
 macro_rules! fields {
-    ($($variant:ident $field:ident),+ $(,)?) => {
+    ($($variant:ident $field:ident $(as $name:literal)?),+ $(,)?) => {
         /// A field of a limit.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Field {
-            $(#[doc = concat!("`", stringify!($field), "`")] $variant,)+
+            $(#[doc = concat!("`", written!($field $($name)?), "`")] $variant,)+
         }
 
         impl Field {
@@ -19,7 +28,7 @@ macro_rules! fields {
             /// The field's name.
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(Self::$variant => stringify!($field),)+
+                    $(Self::$variant => written!($field $($name)?),)+
                 }
             }
 
@@ -62,6 +71,7 @@ fields! {
     Ttl ttl,
     Key key,
     Actions actions,
+    Match matches as "match",
     Mode mode,
     OnUnavailable on_unavailable,
     FallbackQuota fallback_quota,

@@ -86,6 +86,9 @@ impl Catalogue {
             let gateways = self.tree.profiles.iter().filter_map(compiled).collect();
             Arc::make_mut(&mut self.view).gateways = Arc::new(gateways);
         }
+        if *self.view.domains != self.tree.domains {
+            Arc::make_mut(&mut self.view).domains = Arc::new(self.tree.domains.clone());
+        }
     }
 
     /// Replaces what the outcome has looked at in the view.

@@ -56,6 +56,7 @@ use crate::domain::name::TenantName;
 use crate::domain::time::Timestamp;
 
 pub mod change;
+pub mod descriptor;
 pub mod document;
 pub mod explain;
 pub mod intern;

@@ -21,6 +21,7 @@ use utoipa::ToSchema;
 
 use crate::catalogue::profile::Profile;
 use crate::domain::limit::LimitSpec;
+use crate::domain::name::Domain;
 use crate::domain::name::Key;
 use crate::domain::name::LimitName;
 use crate::domain::name::PlanName;
@@ -36,6 +37,10 @@ pub struct Tree {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "free")]
     pub default_plan: Option<PlanName>,
+    /// Domains of gateways that stand for a tenant of another name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = std::collections::HashMap<String, String>, example = json!({ "edge": "acme" }))]
+    pub domains: BTreeMap<Domain, TenantName>,
     /// Limits that hold for every tenant.
     #[serde(default)]
     #[schema(value_type = std::collections::HashMap<String, LimitSpec>)]

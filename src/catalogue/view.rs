@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::catalogue::amounts::Overrides;
+use crate::catalogue::descriptor;
+use crate::catalogue::descriptor::Entry;
+use crate::catalogue::descriptor::Index;
 use crate::catalogue::epoch::KeyResets;
 use crate::catalogue::intern::LimitId;
 use crate::catalogue::profile::Gateway;
@@ -17,9 +20,11 @@ use crate::catalogue::token::TokenHash;
 use crate::catalogue::token::TokenRecord;
 use crate::catalogue::token::TokenTable;
 use crate::domain::limit::Limit;
+use crate::domain::name::Domain;
 use crate::domain::name::PlanName;
 use crate::domain::name::ProfileName;
 use crate::domain::name::TenantName;
+use crate::domain::name::is_tenant_name;
 use crate::domain::time::Timestamp;
 
 /// The whole catalogue at one version.
@@ -34,6 +39,8 @@ pub struct View {
     pub(super) unknown: Option<Arc<TenantView>>,
     pub(super) tokens: Arc<TokenTable>,
     pub(super) gateways: Arc<BTreeMap<ProfileName, Arc<Gateway>>>,
+    /// Domains of gateways that stand for a tenant of another name.
+    pub(super) domains: Arc<BTreeMap<Domain, TenantName>>,
 }
 
 /// How a tenant is found.
@@ -121,6 +128,7 @@ impl View {
             unknown: None,
             tokens: Arc::default(),
             gateways: Arc::default(),
+            domains: Arc::default(),
         }
     }
 
@@ -144,6 +152,15 @@ impl View {
         self.gateways.get(name)
     }
 
+    /// The tenant that a gateway's domain stands for. `None`: the domain is unknown.
+    pub fn domain<'v>(&'v self, domain: &'v str) -> Option<(&'v str, &'v Arc<TenantView>)> {
+        if let Some(tenant) = self.domains.get(domain) {
+            return Some((tenant.as_str(), self.tenant(tenant.as_str())?));
+        }
+        let view = self.tenant(domain)?;
+        (view.known || is_tenant_name(domain)).then_some((domain, view))
+    }
+
     /// The live token whose text hashes to `hash`.
     pub fn token(&self, hash: &TokenHash, now: Timestamp) -> Option<&Arc<TokenRecord>> {
         self.tokens.find(hash, now)
@@ -158,6 +175,7 @@ impl PartialEq for View {
             && self.unknown == other.unknown
             && self.tokens == other.tokens
             && self.gateways == other.gateways
+            && self.domains == other.domains
             && self.tenants.len() == other.tenants.len()
             && self.tenants.iter().all(|(name, slot)| {
                 let shared = |slot: &Slot| matches!(slot, Slot::Shared(_));
@@ -181,6 +199,8 @@ pub struct TenantView {
     limits: Box<[LimitView]>,
     /// By action, each in name order.
     actions: Box<[(String, Box<[LimitView]>)]>,
+    /// By the descriptors of gateways.
+    descriptors: Index<Selected>,
 }
 
 impl TenantView {
@@ -195,11 +215,24 @@ impl TenantView {
             .into_iter()
             .map(|(action, views)| (action.to_owned(), views.into_boxed_slice()))
             .collect();
+        let mut descriptors = Index::default();
+        for view in limits.iter().filter(|view| !view.limit.matches.is_empty()) {
+            let parsed = view.limit.matches.iter().map(|text| Entry::parse(text));
+            // No other list is compiled into a limit.
+            let Ok(entries) = parsed.collect::<Result<Vec<Entry>, _>>() else {
+                continue;
+            };
+            if let Ok(counted) = descriptor::counted(&entries, view.limit.key.as_deref()) {
+                let view = view.clone();
+                descriptors.insert(&entries, Selected { view, counted });
+            }
+        }
         Self {
             plan,
             known,
             limits: limits.into_boxed_slice(),
             actions,
+            descriptors,
         }
     }
 
@@ -226,6 +259,20 @@ impl TenantView {
             .and_then(|at| self.actions.get(at))
             .map_or(&[], |(_, views)| views)
     }
+
+    /// The limits that a gateway's descriptor selects, in name order.
+    pub fn descriptor(&self, entries: &[(&str, &str)]) -> &[Selected] {
+        self.descriptors.find(entries)
+    }
+}
+
+/// A limit that a gateway's descriptor selects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selected {
+    /// The limit.
+    pub view: LimitView,
+    /// Places of the descriptor's values that make the counter's key.
+    pub counted: Box<[usize]>,
 }
 
 /// One limit of one tenant.

@@ -89,6 +89,10 @@ fn inline(value: &Value) -> String {
 pub fn differences(file: &Value, server: &Value, prune: bool) -> Vec<Difference> {
     let mut found = Found::default();
     found.field(&[], "default_plan", file, server, "");
+    for domain in names(file.get("domains")) {
+        let part = |whole: &Value| whole.get("domains").cloned().unwrap_or_default();
+        found.field(&["domains"], domain, &part(file), &part(server), "");
+    }
     found.limits(&["limits"], file.get("limits"), server.get("limits"), prune);
     found.plans(file, server, prune);
     found.tenants(file, server);
@@ -278,6 +282,19 @@ pub fn pruned(file: &Value, server: &Value) -> Value {
         .or_else(|| server.get("default_plan"))
     {
         whole.insert("default_plan".to_owned(), plan.clone());
+    }
+    // Like tenants, domains that the file does not name stay.
+    let mut domains = server.get("domains").cloned().unwrap_or_else(empty);
+    match (file.get("domains"), domains.as_object_mut()) {
+        (Some(Value::Object(named)), Some(domains)) => domains.extend(named.clone()),
+        (Some(wrong), _) => domains = wrong.clone(),
+        (None, _) => {}
+    }
+    if domains
+        .as_object()
+        .is_none_or(|domains| !domains.is_empty())
+    {
+        whole.insert("domains".to_owned(), domains);
     }
     whole.insert("limits".to_owned(), part("limits"));
     whole.insert("plans".to_owned(), part("plans"));

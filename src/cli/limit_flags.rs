@@ -54,6 +54,9 @@ pub struct LimitFlags {
     /// Actions that the limit applies to, with commas in between.
     #[arg(long, value_name = "ACTIONS", value_delimiter = ',')]
     actions: Option<Vec<String>>,
+    /// Descriptors of a gateway that the limit applies to, with commas in between: key=value, key=prefix* or key.
+    #[arg(long = "match", value_name = "ENTRIES", value_delimiter = ',')]
+    matches: Option<Vec<String>>,
     /// How global the limit is.
     #[arg(long, value_parser = ["regional", "approximate", "strict"])]
     mode: Option<String>,
@@ -109,6 +112,7 @@ impl LimitFlags {
             ("ttl", text(&self.ttl)),
             ("key", text(&self.key)),
             ("actions", list(&self.actions)),
+            ("match", list(&self.matches)),
             ("mode", text(&self.mode)),
             ("on_unavailable", text(&self.on_unavailable)),
             ("fallback_quota", self.fallback_quota.map(Value::from)),
@@ -179,6 +183,8 @@ mod tests {
             "day",
             "--actions",
             "a,b",
+            "--match",
+            "path=/v1/*,ip",
             "--overdraft",
             "--enforce",
             "false",
@@ -194,7 +200,7 @@ mod tests {
                 .to_json(),
         );
         let expected = json!({
-            "quota": 10, "period": "day", "actions": ["a", "b"], "overdraft": true, "enforce": false,
+            "quota": 10, "period": "day", "actions": ["a", "b"], "match": ["path=/v1/*", "ip"], "overdraft": true, "enforce": false,
             "time_zone": "Asia/Kolkata", "anchor": "2026-01-31T00:00:00",
         });
         assert_eq!(json, expected);

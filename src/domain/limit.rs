@@ -5,6 +5,7 @@
 //! result into a [`Limit`]; nothing else makes one, so the ledger never sees a contradictory limit.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use compact_str::CompactString;
 use serde::Deserialize;
@@ -235,6 +236,10 @@ pub struct LimitSpec {
     /// Actions that the limit applies to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actions: Option<BTreeSet<String>>,
+    /// Descriptors of a gateway that the limit applies to: entries `key=value`, `key=prefix*` or `key`, in order.
+    #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
+    #[schema(example = json!(["destination_cluster=api", "remote_address"]))]
+    pub matches: Option<Vec<String>>,
     /// How global the limit is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
@@ -364,6 +369,8 @@ pub struct Limit {
     pub key: Option<CompactString>,
     /// Actions that the limit applies to.
     pub actions: BTreeSet<String>,
+    /// Descriptors of a gateway that the limit applies to, as `catalogue::descriptor` reads them; empty: none.
+    pub matches: Arc<[String]>,
     /// How global the limit is.
     pub mode: Mode,
     /// What a check gets when this region cannot decide.
@@ -399,6 +406,7 @@ impl Limit {
             },
             key: Some(CompactString::const_new("key")),
             actions: BTreeSet::new(),
+            matches: Arc::default(),
             mode: Mode::Regional,
             on_unavailable: OnUnavailable::Open,
             fallback_quota: capacity,

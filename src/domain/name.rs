@@ -25,7 +25,7 @@ pub enum InvalidName {
     /// A tenant or plan name is out of shape.
     #[error("a {kind} is 1 to 128 bytes without control characters, and not \".\" or \"..\"")]
     Free {
-        /// `tenant` or `plan`.
+        /// `tenant`, `plan` or `domain`.
         kind: &'static str,
     },
     /// A limit name is out of shape.
@@ -139,6 +139,10 @@ name_type!(
 name_type!(
     /// A plan (tier): shaped like a tenant's name.
     PlanName, is_free_name, InvalidName::Free { kind: "plan" }
+);
+name_type!(
+    /// The domain that a gateway's requests name: shaped like a tenant's name.
+    Domain, is_free_name, InvalidName::Free { kind: "domain" }
 );
 name_type!(
     /// A limit: `[a-z0-9][a-z0-9_-]{0,63}`.

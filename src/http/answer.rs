@@ -266,6 +266,18 @@ pub fn render(judged: &[Judged<'_>], frame: &Frame<'_>) -> Rendered {
     rendered
 }
 
+/// The headers that tell of the tightest limit of an allowed check.
+pub fn allowed_headers(
+    judged: &[Judged<'_>],
+    frame: &Frame<'_>,
+) -> SmallVec<[(HeaderName, HeaderValue); 8]> {
+    let mut headers = SmallVec::new();
+    if let Some(tightest) = tightest(judged, 200) {
+        limit_headers(tightest, frame, &mut headers);
+    }
+    headers
+}
+
 /// The headers that tell how one limit stands, for an answer that is no decision.
 pub fn standing_headers(
     judged: &Judged<'_>,

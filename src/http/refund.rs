@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use crate::domain::limit::Durability;
 use crate::domain::limit::Rule;
+use crate::domain::time::Timestamp;
 use crate::http::access;
 use crate::http::access::Caller;
 use crate::http::answer::Rendered;
@@ -20,10 +21,12 @@ use crate::http::body::RefundBody;
 use crate::http::holds;
 use crate::http::input;
 use crate::http::keyed;
+use crate::http::keyed::Keyed;
 use crate::http::problem::Problem;
 use crate::http::resolve;
 use crate::http::resolve::Purpose;
 use crate::http::strict;
+use crate::ledger::check::Item;
 use crate::ledger::idempotency::Operation;
 use crate::region::state::Region;
 use crate::store::Kept;
@@ -110,6 +113,20 @@ async fn refunded(
             Ok(keyed) => keyed,
             Err(repeat) => return Ok(repeat),
         };
+    give_back(region, tenant, &item, keyed.as_ref(), now).await
+}
+
+/// Gives units back to a limit that no log decides: at most what the running window has in use here.
+///
+/// # Errors
+/// 503 when the store cannot take it, or does not say whether it did.
+pub async fn give_back(
+    region: &Arc<Region>,
+    tenant: &str,
+    item: &Item<'_>,
+    keyed: Option<&Keyed>,
+    now: Timestamp,
+) -> Result<Rendered, Problem> {
     let on_disk = keyed.is_some() || item.limit.durability == Durability::Sync;
     let mut permit = if on_disk {
         region.store.keep_permit().await.ok()
@@ -117,14 +134,14 @@ async fn refunded(
         None
     };
     if on_disk && permit.is_none() {
-        keyed::abandon(region, keyed.as_ref());
+        keyed::abandon(region, keyed);
         return Err(Problem::unavailable(
             "the store cannot be written at the moment; nothing was given back",
         ));
     }
     let (rendered, keeping) = {
         let _order = region.order.lock();
-        let moved = region.ledger.refund(&item, tenant, now);
+        let moved = region.ledger.refund(item, tenant, now);
         let answer = RefundAnswer {
             refunded: moved.units,
             limit: item.limit.name.to_string(),
@@ -133,9 +150,7 @@ async fn refunded(
         };
         let rendered = holds::plain(&answer);
         let keeping = permit.take().map(|permit| {
-            let answer = keyed
-                .as_ref()
-                .map(|keyed| keyed.answer(region, &rendered, now));
+            let answer = keyed.map(|keyed| keyed.answer(region, &rendered, now));
             permit.send(Kept {
                 records: moved.record.into_iter().collect(),
                 holds: Vec::new(),
@@ -148,9 +163,9 @@ async fn refunded(
     if let Some(keeping) = keeping
         && keeping.wait().await.is_err()
     {
-        keyed::abandon(region, keyed.as_ref());
+        keyed::abandon(region, keyed);
         return Err(holds::unknown_outcome());
     }
-    keyed::finish(region, keyed.as_ref(), true, &rendered, now);
+    keyed::finish(region, keyed, true, &rendered, now);
     Ok(rendered)
 }

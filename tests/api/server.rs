@@ -67,6 +67,7 @@ struct Running {
     check: String,
     admin: String,
     resp: Option<String>,
+    grpc: Option<String>,
     client: Client,
 }
 
@@ -182,7 +183,9 @@ impl Server {
             .expect("the server starts");
         let stdin = child.stdin.take().expect("stdin is a pipe");
         let stdout = child.stdout.take().expect("stdout is a pipe");
-        let Some((check, admin, resp)) = ready_addresses(stdout, &self.settings["region"]) else {
+        let Some([Some(check), Some(admin), grpc, resp]) =
+            ready_addresses(stdout, &self.settings["region"])
+        else {
             let status = child.try_wait();
             child.kill().expect("the child is ours");
             child.wait().expect("the child is ours");
@@ -196,7 +199,8 @@ impl Server {
             _stdin: stdin,
             check,
             admin,
-            resp,
+            resp: resp.map(|url| url.trim_start_matches("redis://").to_owned()),
+            grpc,
             client: new_client(),
         });
         if self.manual_clock {
@@ -246,6 +250,13 @@ impl Server {
     pub fn resp_address(&self) -> &str {
         let address = self.running().resp.as_deref();
         address.expect("listen.resp is set")
+    }
+
+    /// The gRPC listener, `http://ADDR`.
+    #[allow(dead_code, reason = "each test binary uses its part of the harness")]
+    pub fn grpc_url(&self) -> &str {
+        let grpc = self.running().grpc.as_deref();
+        grpc.expect("listen.grpc was set")
     }
 
     /// The client of this life of the server.
@@ -404,12 +415,9 @@ fn default_settings(directory: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Check, admin and perhaps RESP listener.
-type Addresses = (String, String, Option<String>);
-
-/// Reads stdout up to the line `ready region=NAME check=http://ADDR admin=http://ADDR`; none when the server
-/// ends before or takes too long.
-fn ready_addresses(stdout: std::process::ChildStdout, region: &str) -> Option<Addresses> {
+/// Reads stdout up to the line `ready region=NAME check=http://ADDR admin=http://ADDR …`; none when the server
+/// ends before or takes too long. Gives the addresses of check, admin, gRPC and RESP.
+fn ready_addresses(stdout: std::process::ChildStdout, region: &str) -> Option<[Option<String>; 4]> {
     let (found, ready) = mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(stdout).lines() {
@@ -432,13 +440,8 @@ fn ready_addresses(stdout: std::process::ChildStdout, region: &str) -> Option<Ad
         Some(&region.trim_matches('"')),
         "{line}"
     );
-    Some((
-        (*words.get("check")?).to_owned(),
-        (*words.get("admin")?).to_owned(),
-        words
-            .get("resp")
-            .map(|resp| resp.trim_start_matches("redis://").to_owned()),
-    ))
+    let names = ["check", "admin", "grpc", "resp"];
+    Some(names.map(|name| words.get(name).map(|url| (*url).to_owned())))
 }
 
 fn terminate(child: &Child) {

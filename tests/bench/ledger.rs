@@ -56,6 +56,7 @@ pub fn limit() -> Limit {
         },
         key: Some("user".into()),
         actions: Default::default(),
+        matches: Default::default(),
         mode: Default::default(),
         on_unavailable: Default::default(),
         fallback_quota: 1,

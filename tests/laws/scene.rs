@@ -90,6 +90,7 @@ pub fn limit(rule: Rule) -> Limit {
         rule,
         key: None,
         actions: BTreeSet::new(),
+        matches: Default::default(),
         mode: Mode::Regional,
         on_unavailable: OnUnavailable::Open,
         fallback_quota: 0,

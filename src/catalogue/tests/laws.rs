@@ -264,6 +264,7 @@ fn tree() -> impl Strategy<Value = Tree> {
     )
         .prop_map(|(default_plan, limits, plans, tenants, profiles)| Tree {
             default_plan,
+            domains: BTreeMap::new(),
             limits,
             plans,
             tenants,

@@ -55,7 +55,7 @@ pub struct RegionPlan {
     pub file: PathBuf,
     /// Its data.
     pub data_dir: PathBuf,
-    /// The port of its check listener; admin is one above, peer two, RESP four.
+    /// The port of its check listener; admin is one above, peer two, gRPC three, RESP four.
     pub port: u16,
 }
 
@@ -102,6 +102,7 @@ impl Plan {
                 (region.check(), "check"),
                 (region.admin(), "admin"),
                 (region.peer(), "peer"),
+                (region.grpc(), "gRPC"),
                 (region.resp(), "resp"),
             ];
             for (address, listener) in listeners {
@@ -143,17 +144,24 @@ impl RegionPlan {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port + 4))
     }
 
+    /// The address of the gRPC listener.
+    pub fn grpc(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port + 3))
+    }
+
     /// The region's file, as one of those of `plan`.
     pub fn to_toml(&self, plan: &Plan) -> String {
         let data_dir = toml::Value::String(self.data_dir.display().to_string());
         let mut text = format!(
             "cluster = \"dev\"\nregion = \"{}\"\ndata_dir = {data_dir}\nlisten.check = \"{}\"\nlisten.admin = \"{}\"\n\
-             listen.peer = \"{}\"\nlisten.resp = \"{}\"\nresp.tenant = \"demo\"\nauth.admin_token = \"{DEV_TOKEN}\"\nauth.peer_secret = \"{}\"\n\
+             listen.peer = \"{}\"\nlisten.grpc = \"{}\"\nlisten.resp = \"{}\"\nresp.tenant = \"demo\"\n\
+             auth.admin_token = \"{DEV_TOKEN}\"\nauth.peer_secret = \"{}\"\n\
              faults.enabled = true\n",
             self.name,
             self.check(),
             self.admin(),
             self.peer(),
+            self.grpc(),
             self.resp(),
             plan.peer_secret,
         );

@@ -36,6 +36,7 @@ pub struct Listen {
     pub check: Given<String>,
     pub admin: Given<String>,
     pub peer: Given<String>,
+    pub grpc: Given<String>,
     pub resp: Given<String>,
 }
 

@@ -92,6 +92,8 @@ pub struct Listen {
     pub peer: SocketAddr,
     /// Redis clients; `None`: they are not served.
     pub resp: Option<SocketAddr>,
+    /// The rate limit service over gRPC; `None`: there is none.
+    pub grpc: Option<SocketAddr>,
 }
 
 /// Who may do what.

@@ -146,12 +146,14 @@ fn listen(r: &mut Resolver<'_>, written: file::Listen) -> Option<Listen> {
         address,
     );
     let peer = r.text("listen.peer", written.peer, Some("127.0.0.1:7112"), address);
-    let resp = r.text("listen.resp", written.resp, None, address);
+    let grpc = optional_address(r, "listen.grpc", written.grpc);
+    let resp = optional_address(r, "listen.resp", written.resp);
     let listen = Listen {
         check: check?,
         admin: admin?,
         peer: peer?,
-        resp,
+        grpc: grpc?,
+        resp: resp?,
     };
     let same = |a: SocketAddr, b: SocketAddr| a == b && a.port() != 0;
     if same(listen.admin, listen.check) {
@@ -166,17 +168,39 @@ fn listen(r: &mut Resolver<'_>, written: file::Listen) -> Option<Listen> {
             "is another listener's address too; give each listener its own port",
         );
     }
-    if resp.is_some_and(|resp| {
-        [listen.check, listen.admin, listen.peer]
-            .iter()
-            .any(|taken| same(resp, *taken))
-    }) {
+    let others = [listen.check, listen.admin, listen.peer];
+    if let Some(resp) = listen.resp
+        && others
+            .into_iter()
+            .chain(listen.grpc)
+            .any(|other| same(resp, other))
+    {
         r.problem_of(
             "listen.resp",
             "is another listener's address too; give each listener its own port",
         );
     }
+    if let Some(grpc) = listen.grpc
+        && others.into_iter().any(|other| same(grpc, other))
+    {
+        r.problem_of(
+            "listen.grpc",
+            "is another listener's address too; give each listener its own port",
+        );
+    }
     Some(listen)
+}
+
+/// A listener that there need not be: empty, or left out, is none.
+fn optional_address(
+    r: &mut Resolver<'_>,
+    key: &'static str,
+    written: Given<String>,
+) -> Option<Option<SocketAddr>> {
+    r.text(key, written, Some(""), |text| match text {
+        "" => Ok(None),
+        text => address(text).map(Some),
+    })
 }
 
 fn auth(r: &mut Resolver<'_>, written: file::Auth, warnings: &mut Vec<String>) -> Option<Auth> {

@@ -34,6 +34,7 @@ pub fn limit(name: &str, rule: Rule, split: Split, on_partition: OnPartition) ->
         rule,
         key: None,
         actions: BTreeSet::new(),
+        matches: Default::default(),
         mode: Mode::Approximate,
         on_unavailable: OnUnavailable::Closed,
         fallback_quota: 0,
