@@ -1,8 +1,8 @@
 //! Accepting gRPC connections: bounds for silent peers, an age limit, and an orderly end.
 //!
-//! A connection must begin to speak HTTP/2 within [`PREFACE_DEADLINE`], and is asked whether it is alive when it
+//! A connection must begin to speak HTTP/2 within `PREFACE_DEADLINE`, and is asked whether it is alive when it
 //! is idle. One that has lived for [`AGE_MAX`] is told to open another, so that callers look their name up again
-//! and spread over regions that were added; calls that run may end within [`AGE_GRACE`]. On shutdown the listener
+//! and spread over regions that were added; calls that run may end within `AGE_GRACE`. On shutdown the listener
 //! stops accepting, connections are told the same, running calls are finished, and what has not ended by then is
 //! dropped.
 
