@@ -108,7 +108,7 @@ fn an_unknown_key_is_named_with_its_line() {
     let text = "region = \"a\"\nlisten.chek = \"127.0.0.1:1\"\n";
     refused(
         text,
-        "regions/us-east-1.toml:2: listen.chek: unknown key `chek`, expected one of `check`, `admin`, `peer`, `grpc`",
+        "regions/us-east-1.toml:2: listen.chek: unknown key `chek`, expected one of `check`, `admin`, `peer`, `grpc`, `resp`",
     );
     let text = "region = \"a\"\n[[peers]]\nregion = \"b\"\nurl = \"http://x:1\"\nvoter = true\n";
     refused(
