@@ -117,7 +117,7 @@ pub async fn run(
     }
     let ready = ready_line(&config.region, &addresses);
     println!("{ready}");
-    tracing::info!("serving: {ready}");
+    tracing::info!(listeners = ready, "serving");
 
     shutdown.await;
     drain(&region).await;

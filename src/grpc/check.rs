@@ -9,7 +9,6 @@ use tonic::Request;
 use tonic::Response;
 use tonic::Status;
 
-use crate::domain::limit::Durability;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::grpc::answer;
@@ -30,7 +29,6 @@ use crate::http::resolve::Resolved;
 use crate::http::strict as moves;
 use crate::ledger::check::Item;
 use crate::ledger::check::Outcome;
-use crate::ledger::check::Request as Asked;
 use crate::region::clock::Stopwatch;
 use crate::region::decide::Together;
 use crate::region::deciding::Ended;
@@ -38,7 +36,6 @@ use crate::region::deciding::Terms;
 use crate::region::entropy;
 use crate::region::observe::Seen;
 use crate::region::state::Region;
-use crate::region::strict;
 
 /// The entry in which gateways name the caller's address.
 const REMOTE_ADDRESS: &str = "remote_address";
@@ -95,21 +92,9 @@ fn at_once(
             return Ok(None);
         }
         let items = selection.items()?;
-        let is_sync = |item: &Item<'_>| item.cost > 0 && item.limit.durability == Durability::Sync;
-        if items.charged.iter().any(is_sync) {
-            return Ok(None);
-        }
         let resolved = resolved(&selection, items.charged.clone());
-        let asked = Asked {
-            store_failed: region.store.is_failed(),
-            ..check::request(region, &resolved, now, false)
-        };
-        let outcome = match strict::parts(&asked, false) {
-            None => region.ledger.check(&asked),
-            Some(parts) => match region.strict_at_once(&asked, &parts) {
-                Some(outcome) => outcome,
-                None => return Ok(None),
-            },
+        let Some(outcome) = check::decided_at_once(region, &resolved, now) else {
+            return Ok(None);
         };
         observe(region, request, &resolved, &outcome, now, started);
         told(region, request, &selection, &items, &outcome, None, now).map(Some)
@@ -228,11 +213,7 @@ fn look(
         tenant_view: selection.tenant_view,
         items: looked_at,
     };
-    let asked = check::request(region, &resolved, now, false);
-    match strict::parts(&asked, false) {
-        None => Some(region.ledger.check(&asked)),
-        Some(parts) => region.strict_at_once(&asked, &parts),
-    }
+    check::decided_at_once(region, &resolved, now)
 }
 
 fn told(

@@ -6,8 +6,6 @@
 //! stops accepting, connections are told the same, running calls are finished, and what has not ended by then is
 //! dropped.
 
-use std::sync::Arc;
-
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::TokioExecutor;
@@ -15,7 +13,6 @@ use hyper_util::rt::TokioIo;
 use hyper_util::rt::TokioTimer;
 use tokio::net::TcpListener;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic::body::Body;
@@ -23,6 +20,7 @@ use tonic::service::Routes;
 use tower::Service;
 
 use crate::domain::time::Span;
+use crate::http::accept::accept;
 use crate::region::timers::stopped;
 
 /// Connections of this listener at once; more wait to be accepted.
@@ -41,53 +39,29 @@ const KEEP_ALIVE_TIMEOUT: Span = Span::from_seconds(20);
 pub const AGE_MAX: Span = Span::from_seconds(30 * 60);
 /// How long its running calls may take after that.
 const AGE_GRACE: Span = Span::from_seconds(10);
-/// Pause after an accept that failed for want of file descriptors.
-const ACCEPT_PAUSE: Span = Span::from_ms(20);
 
 /// Serves `routes` on `listener` until `stop` turns true; then waits for running calls up to `grace`.
 pub async fn serve(
     listener: TcpListener,
     routes: Routes,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
     grace: Span,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut accepted_until_now: u32 = 0;
-    loop {
+    let stops = stop.clone();
+    let take = |stream, _, place| {
         // Those that ended are forgotten as others come.
         while connections.try_join_next().is_some() {}
-        let place = tokio::select! {
-            biased;
-            () = stopped(&mut stop) => break,
-            place = Arc::clone(&places).acquire_owned() => place,
-        };
-        let accepted = tokio::select! {
-            biased;
-            () = stopped(&mut stop) => break,
-            accepted = listener.accept() => accepted,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE.to_std()).await;
-                continue;
-            }
-        };
-        // Small replies must not wait for the peer's acknowledgement.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY could not be set");
-        }
         accepted_until_now = accepted_until_now.wrapping_add(1);
         let age = age_of(accepted_until_now);
-        let (routes, stop) = (routes.clone(), stop.clone());
+        let (routes, stop) = (routes.clone(), stops.clone());
         connections.spawn(async move {
             converse(stream, routes, age, stop).await;
             drop(place);
         });
-    }
-    drop(listener);
+    };
+    accept(listener, CONNECTIONS_MAX, stop, take).await;
     let ended = tokio::time::timeout(grace.to_std(), async {
         while connections.join_next().await.is_some() {}
     });

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::catalogue::view::View;
-use crate::domain::limit::Durability;
 use crate::domain::time::Timestamp;
 use crate::http::check;
 use crate::http::check::LOOKUPS_MAX;
@@ -17,14 +16,12 @@ use crate::http::resolve::Purpose;
 use crate::http::resolve::Resolved;
 use crate::ledger::check::Item;
 use crate::ledger::check::Outcome;
-use crate::ledger::check::Request;
 use crate::region::clock::Stopwatch;
 use crate::region::decide::Together;
 use crate::region::deciding::Ended;
 use crate::region::deciding::Terms;
 use crate::region::observe::Seen;
 use crate::region::state::Region;
-use crate::region::strict;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
@@ -128,18 +125,7 @@ pub fn at_once<T>(
         Ok(resolved) => resolved,
         Err(problem) => return Some(Err(problem)),
     };
-    let on_disk = |item: &Item<'_>| item.cost > 0 && item.limit.durability == Durability::Sync;
-    if resolved.items.iter().any(on_disk) {
-        return None;
-    }
-    let asked = Request {
-        store_failed: region.store.is_failed(),
-        ..check::request(region, &resolved, began.now, false)
-    };
-    let outcome = match strict::parts(&asked, false) {
-        None => region.ledger.check(&asked),
-        Some(parts) => region.strict_at_once(&asked, &parts)?,
-    };
+    let outcome = check::decided_at_once(region, &resolved, began.now)?;
     let told = tell(&resolved.items, &outcome, began.now);
     question.see(region, &resolved, &outcome, began);
     Some(Ok(told))

@@ -121,24 +121,31 @@ fn at_once(
         Ok(resolved) => resolved,
         Err(problem) => return Some(Err(problem)),
     };
-    if resolved
-        .items
-        .iter()
-        .any(|item| item.cost > 0 && item.limit.durability == Durability::Sync)
-    {
+    let outcome = decided_at_once(region, &resolved, now)?;
+    let rendered = render(region, &resolved.items, &outcome, now, in_batch);
+    region.observe(&seen(&resolved, &body, now), &outcome, started);
+    Some(Ok(rendered))
+}
+
+/// Decides a check that waits for nothing. `None`: a `sync` limit must be on disk first, or a strict one must ask the
+/// leader, and nothing has happened yet.
+pub fn decided_at_once(
+    region: &Region,
+    resolved: &Resolved<'_>,
+    now: Timestamp,
+) -> Option<Outcome> {
+    let is_sync = |item: &Item<'_>| item.cost > 0 && item.limit.durability == Durability::Sync;
+    if resolved.items.iter().any(is_sync) {
         return None;
     }
     let asked = Request {
         store_failed: region.store.is_failed(),
-        ..request(region, &resolved, now, false)
+        ..request(region, resolved, now, false)
     };
-    let outcome = match strict::parts(&asked, false) {
-        None => region.ledger.check(&asked),
-        Some(parts) => region.strict_at_once(&asked, &parts)?,
-    };
-    let rendered = render(region, &resolved.items, &outcome, now, in_batch);
-    region.observe(&seen(&resolved, &body, now), &outcome, started);
-    Some(Ok(rendered))
+    match strict::parts(&asked, false) {
+        None => Some(region.ledger.check(&asked)),
+        Some(parts) => region.strict_at_once(&asked, &parts),
+    }
 }
 
 /// Decides a check that waits: for the disk, or for the leader of strict limits.

@@ -5,8 +5,6 @@
 //! written together. On shutdown the listener stops accepting, running requests are finished, and
 //! connections are closed; those that have not ended by then are dropped.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
@@ -16,14 +14,13 @@ use hyper_util::rt::TokioIo;
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::sync::watch;
 use tower::Service;
 use tower::ServiceExt;
 
 use crate::domain::time::Span;
+use crate::http::accept::accept;
 use crate::http::gateway;
-use crate::region::timers::stopped;
 
 /// The head of a request must have arrived this long after the connection was ready for it; a connection
 /// that is idle for longer is closed.
@@ -32,18 +29,15 @@ pub const HEAD_DEADLINE: Span = Span::from_seconds(30);
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Connections of one listener at once; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 16_384;
-/// Pause after an accept that failed for want of file descriptors.
-const ACCEPT_PAUSE: Span = Span::from_ms(20);
 
 /// Serves `router` on `listener` until `stop` turns true; then waits for running requests up to `grace`.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
     grace: Span,
 ) {
     let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -52,29 +46,7 @@ pub async fn serve(
         // Who has sent all it will send may still read the answer.
         .half_close(true)
         .pipeline_flush(true);
-    loop {
-        let place = tokio::select! {
-            biased;
-            () = stopped(&mut stop) => break,
-            place = Arc::clone(&places).acquire_owned() => place,
-        };
-        let accepted = tokio::select! {
-            biased;
-            () = stopped(&mut stop) => break,
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, hop) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE.to_std()).await;
-                continue;
-            }
-        };
-        // Small replies must not wait for the peer's acknowledgement.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY could not be set");
-        }
+    let take = |stream, hop, place| {
         let service = router.clone();
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             let mut service = service.clone();
@@ -100,8 +72,8 @@ pub async fn serve(
             }
             drop(place);
         });
-    }
-    drop(listener);
+    };
+    accept(listener, CONNECTIONS_MAX, stop, take).await;
     if tokio::time::timeout(grace.to_std(), graceful.shutdown())
         .await
         .is_err()

@@ -10,6 +10,7 @@
 //!
 //! Nothing here decides: a handler parses, asks the region, and writes down what it said.
 
+pub mod accept;
 pub mod access;
 pub mod answer;
 pub mod ask;

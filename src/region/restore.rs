@@ -20,6 +20,14 @@ use crate::usage::record::CounterRecord;
 /// Records that are kept aside at most. Those of limits that were deleted are among them.
 const UNPLACED_MAX: usize = 100_000;
 
+/// What was read from disk and has no limit yet.
+#[derive(Debug, Default)]
+pub struct Unplaced {
+    records: Vec<CounterRecord>,
+    /// The catalogue by which it was read: a later one may have the limits.
+    version: u64,
+}
+
 impl Region {
     /// Brings counters, holds and answers back from the store. Blocks on the disk; called once, when the
     /// catalogue is there and before anything is decided.
@@ -29,16 +37,14 @@ impl Region {
     pub fn restore(&self) -> anyhow::Result<()> {
         let started = self.clock.stopwatch();
         let now = (!self.clock.is_manual()).then(|| self.clock.now());
-        let mut restoring = Restoring {
-            region: self,
-            restorer: Restorer::new(&self.ledger),
-            unplaced: Vec::new(),
-            dropped: 0,
-        };
+        let version = self.view().version();
+        let mut restoring = Restoring::new(self);
         self.store
             .restore(now, &mut restoring)
             .context("the counts on disk")?;
-        let unplaced = restoring.finish();
+        let records = restoring.finish();
+        let unplaced = records.len();
+        *self.unplaced.lock() = Unplaced { records, version };
         self.restore_leases();
         tracing::info!(
             counters = self.ledger.keys(),
@@ -67,28 +73,22 @@ impl Region {
     }
 
     fn place_the_rest(&self) {
-        let unplaced = std::mem::take(&mut *self.unplaced.lock());
-        if unplaced.is_empty() {
+        let Unplaced { records, version } = std::mem::take(&mut *self.unplaced.lock());
+        if self.view().version() == version {
             return;
         }
-        let mut restoring = Restoring {
-            region: self,
-            restorer: Restorer::new(&self.ledger),
-            unplaced: Vec::new(),
-            dropped: 0,
-        };
-        let read = unplaced.len();
-        for record in unplaced {
+        let read = records.len();
+        let mut restoring = Restoring::new(self);
+        for record in records {
             restoring.counter(record);
         }
-        // Their limits were deleted: nobody asks for them any more.
-        let over = restoring.finish();
-        self.unplaced.lock().clear();
+        // What is left is of limits that were deleted: nobody asks for them any more.
+        let over = restoring.finish().len();
         self.restore_leases();
         tracing::info!(
             records = read - over,
             over,
-            "restored what the newest limits had counted"
+            "restored by the newest catalogue"
         );
     }
 
@@ -115,20 +115,28 @@ struct Restoring<'a> {
     dropped: u64,
 }
 
-impl Restoring<'_> {
-    /// Puts in what takes all records of a counter, and aside what has no limit; of how many records that is.
-    fn finish(self) -> usize {
+impl<'a> Restoring<'a> {
+    fn new(region: &'a Region) -> Self {
+        Self {
+            region,
+            restorer: Restorer::new(&region.ledger),
+            unplaced: Vec::new(),
+            dropped: 0,
+        }
+    }
+
+    /// Puts in what takes all records of a counter; gives back what has no limit.
+    fn finish(self) -> Vec<CounterRecord> {
         let names = self.region.replica.names();
         self.restorer.finish(|limit| names.get(limit.as_str()));
         if self.dropped > 0 {
             tracing::warn!(
                 records = self.dropped,
-                "counters on disk of more than {UNPLACED_MAX} unknown limits and keys are not read"
+                "more than {UNPLACED_MAX} counters on disk are of limits that are not known here, and the rest of them was \
+                 not read; start this region again once it reaches a leader, and they are"
             );
         }
-        let count = self.unplaced.len();
-        *self.region.unplaced.lock() = self.unplaced;
-        count
+        self.unplaced
     }
 }
 

@@ -51,6 +51,7 @@ use crate::region::rejections::Rejections;
 use crate::region::replica::Replica;
 use crate::region::requests::Requests;
 use crate::region::reservations::Reservations;
+use crate::region::restore::Unplaced;
 use crate::store::Change;
 use crate::store::Opened;
 use crate::store::Snapshot;
@@ -100,7 +101,7 @@ pub struct Region {
     /// What earlier processes of this region spent of strict limits, by this region's disk.
     pub inherited: Mutex<Vec<Inherited>>,
     /// Counters on disk of limits that the catalogue did not name when they were read.
-    pub unplaced: Mutex<Vec<CounterRecord>>,
+    pub unplaced: Mutex<Unplaced>,
     /// Its requests to the log.
     pub requests: Requests,
     /// What strict limits let through while the leader was out of reach.

@@ -11,12 +11,12 @@ use tokio::io::AsyncReadExt;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 use crate::domain::time::Span;
+use crate::http::accept::accept;
 use crate::region::config::CheckAuth;
 use crate::region::state::Region;
 use crate::region::timers::stopped;
@@ -34,8 +34,6 @@ const CONNECTIONS_MAX: usize = 16_384;
 const READ_BYTES: usize = 16 * 1_024;
 /// Replies are written once they are so long, also while more commands are there.
 const REPLY_BYTES: usize = 64 * 1_024;
-/// Pause after an accept that failed for want of file descriptors.
-const ACCEPT_PAUSE: Span = Span::from_ms(20);
 
 /// Serves `region` on `listener` until `stop` turns true; then lets commands that run end, up to `grace`.
 /// `tenant` is that of clients that name none.
@@ -43,45 +41,27 @@ pub async fn serve(
     listener: TcpListener,
     region: Arc<Region>,
     tenant: Option<Arc<str>>,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
     grace: Span,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut id = 0_i64;
-    loop {
-        let place = tokio::select! {
-            biased;
-            () = stopped(&mut stop) => break,
-            place = Arc::clone(&places).acquire_owned() => place,
-        };
-        let accepted = tokio::select! {
-            biased;
-            () = stopped(&mut stop) => break,
-            accepted = listener.accept() => accepted,
-        };
+    let stops = stop.clone();
+    let take = |stream, _, place| {
         // Those that have ended are forgotten.
         while connections.try_join_next().is_some() {}
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE.to_std()).await;
-                continue;
-            }
-        };
         id = id.saturating_add(1);
         let session = Session::new(Arc::clone(&region), id, tenant.clone());
         let wants_token = region.check_auth == CheckAuth::Token;
-        let stop = stop.clone();
+        let stop = stops.clone();
         connections.spawn(async move {
             if let Err(error) = converse(stream, session, wants_token, stop).await {
                 tracing::debug!(%error, "a connection broke off");
             }
             drop(place);
         });
-    }
-    drop(listener);
+    };
+    accept(listener, CONNECTIONS_MAX, stop, take).await;
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(grace.to_std(), ended).await.is_err() {
         tracing::warn!("some commands did not end within {grace}; their connections are dropped");
@@ -95,8 +75,6 @@ async fn converse(
     wants_token: bool,
     mut stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    // Small replies must not wait for the peer's acknowledgement.
-    stream.set_nodelay(true)?;
     let mut input = BytesMut::with_capacity(READ_BYTES);
     let mut replies = Replies::default();
     let mut deadline: Option<Pin<Box<Sleep>>> = None;

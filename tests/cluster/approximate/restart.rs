@@ -18,6 +18,7 @@ use crate::approximate::take_patiently;
 use crate::approximate::wait_agreed;
 use crate::approximate::wait_in_touch;
 use crate::approximate::with;
+use crate::counter::Hold;
 use crate::group::Cluster;
 use crate::group::LONG;
 use crate::group::NAMES;
@@ -25,6 +26,7 @@ use crate::group::Setup;
 use crate::group::WITHIN;
 use crate::group::is_ready;
 use crate::group::version;
+use crate::load::wait_used_at;
 use crate::server::wait_until;
 
 fn copy(from: &Path, to: &Path) {
@@ -272,4 +274,21 @@ fn what_was_charged_by_a_limit_that_the_log_made_last_outlives_a_start_while_nob
     let late = cluster.leader();
     let made = cluster.put_limit(late, "shared", &shared_limit());
     charge_around_a_restart(&mut cluster, late, version(&made));
+}
+
+#[test]
+fn what_is_held_of_a_limit_that_the_log_made_last_is_held_after_a_start_while_nobody_leads() {
+    let mut cluster = cluster_with(&Setup::of(3), json!({ "other": limit(10) }));
+    let late = cluster.leader();
+    let slots = json!({ "algorithm": "concurrency", "quota": 1, "ttl": "10m", "mode": "regional", "durability": "sync" });
+    let made = cluster.put_limit(late, "slots", &slots);
+    let which = of("slots");
+    let hold = Hold::granted(&which.at(&cluster, late).hold(1, ""));
+    cluster.kill(late);
+    cluster.start_again(late);
+    cluster.wait_in_force(version(&made));
+    wait_used_at(&which.at(&cluster, late), 1);
+    assert_eq!(which.at(&cluster, late).hold(1, "").status, 429);
+    hold.release(&cluster[late]).succeeded();
+    Hold::granted(&which.at(&cluster, late).hold(1, ""));
 }
