@@ -5,9 +5,9 @@ use serde_json::Value;
 use serde_json::json;
 
 use crate::answer::Answer;
+use crate::ports::free_ports;
 use crate::regions::FOUND_WITHIN;
 use crate::regions::NAMES;
-use crate::regions::free_ports;
 use crate::regions::start;
 use crate::regions::status;
 use crate::server::Server;
@@ -34,7 +34,7 @@ fn wait_until_joined(regions: &[Server]) {
 }
 
 fn three() -> [Server; 3] {
-    let ports = free_ports();
+    let ports = free_ports(3);
     let regions = std::array::from_fn(|own| start(own, &ports, &[]));
     wait_until_joined(&regions);
     regions
@@ -54,7 +54,7 @@ fn position(name: &str) -> usize {
 /// was serves by what it has.
 #[test]
 fn a_region_is_ready_once_it_has_been_in_a_cluster() {
-    let ports = free_ports();
+    let ports = free_ports(3);
     let mut first = start(0, &ports, &[]);
     let ready = first.get("/readyz");
     assert_eq!(ready.status, 503, "{ready:?}");

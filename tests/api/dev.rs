@@ -15,6 +15,7 @@ use crate::calls::new_client;
 use crate::calls::send;
 use crate::commands::alone;
 use crate::commands::ended;
+use crate::ports::free_ports_in_a_row;
 use crate::server::ADMIN_TOKEN;
 use crate::server::highwater;
 use crate::server::wait_until;
@@ -63,22 +64,9 @@ impl Dev {
     }
 }
 
-/// A base port whose first regions' ports are free.
+/// A base port all of whose regions' ports are free; region `n` of `dev` has the ten from base + 10 n on.
 fn free_base_port(regions: u16) -> u16 {
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    for _ in 0..100 {
-        let found = TcpListener::bind("127.0.0.1:0")
-            .expect("a port")
-            .local_addr()
-            .expect("bound")
-            .port();
-        let base = found.min(60_000) - 10;
-        if (1..=regions).all(|region| (0..3).all(|listener| is_free(base + 10 * region + listener)))
-        {
-            return base;
-        }
-    }
-    panic!("no free ports");
+    free_ports_in_a_row(10 * regions).start - 10
 }
 
 /// The words of a line as a shell reads them, with single quotes.

@@ -32,6 +32,7 @@ mod leases;
 mod memory;
 mod operations;
 mod overflow;
+mod ports;
 mod property;
 mod readme;
 mod redis;

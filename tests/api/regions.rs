@@ -1,12 +1,12 @@
 //! Several regions as real processes: they find each other, refuse strangers, and feel injected faults.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::Value;
 use serde_json::json;
 
+use crate::ports::free_ports;
 use crate::server::Server;
 use crate::server::Stop;
 use crate::server::wait_until;
@@ -14,15 +14,8 @@ use crate::server::wait_until;
 pub const NAMES: [&str; 3] = ["us-east-1", "eu-west-1", "ap-south-1"];
 pub const FOUND_WITHIN: Duration = Duration::from_secs(20);
 
-/// Ports that were free a moment ago.
-pub fn free_ports<const N: usize>() -> [u16; N] {
-    let held: [TcpListener; N] =
-        std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    std::array::from_fn(|n| held[n].local_addr().expect("bound").port())
-}
-
 /// Starts region `own` of those at `ports`, with more settings.
-pub fn start(own: usize, ports: &[u16; 3], more: &[(&str, &str)]) -> Server {
+pub fn start(own: usize, ports: &[u16], more: &[(&str, &str)]) -> Server {
     let peers: Vec<String> = (0..3)
         .filter(|other| *other != own)
         .map(|other| {
@@ -79,7 +72,7 @@ pub fn find_each_other(regions: &[Server; 3]) {
 
 #[test]
 fn regions_find_each_other_and_feel_partitions_that_heal_by_themselves() {
-    let ports = free_ports();
+    let ports = free_ports(3);
     let mut regions: [Server; 3] = std::array::from_fn(|own| start(own, &ports, &[]));
     find_each_other(&regions);
     let [us, eu, ap] = &mut regions;
@@ -133,7 +126,7 @@ fn regions_find_each_other_and_feel_partitions_that_heal_by_themselves() {
 /// What a pause of a whole machine looks like to the others: nothing is reset, nothing is answered.
 #[test]
 fn a_region_that_stands_still_is_missed_and_is_back_when_it_goes_on() {
-    let ports = free_ports();
+    let ports = free_ports(3);
     let regions: [Server; 3] = std::array::from_fn(|own| start(own, &ports, &[]));
     find_each_other(&regions);
     let [us, eu, _] = &regions;
@@ -155,7 +148,7 @@ fn a_region_that_stands_still_is_missed_and_is_back_when_it_goes_on() {
 
 #[test]
 fn latency_and_losses_are_injected_and_what_makes_no_sense_is_refused() {
-    let ports = free_ports();
+    let ports = free_ports(3);
     let regions: [Server; 3] = std::array::from_fn(|own| start(own, &ports, &[]));
     find_each_other(&regions);
     let us = &regions[0];
@@ -208,7 +201,7 @@ fn latency_and_losses_are_injected_and_what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_region_with_another_secret_is_refused_and_reported() {
-    let ports = free_ports();
+    let ports = free_ports(3);
     let us = start(0, &ports, &[]);
     let eu = start(1, &ports, &[("auth.peer_secret", "\"another\"")]);
     wait_until("both sides are told", FOUND_WITHIN, || {

@@ -18,7 +18,12 @@ use serde_json::Value;
 use serde_json::json;
 use tokio::sync::Mutex;
 
+use self::ports::free_ports;
 use crate::clock::Clock;
+
+#[allow(dead_code, reason = "each test binary uses its part of the harness")]
+#[path = "../api/ports.rs"]
+mod ports;
 
 /// The admin token of every region.
 const TOKEN: &str = "dev";
@@ -69,17 +74,6 @@ pub struct Cluster {
     pub regions: Vec<Region>,
     /// The harness's clock.
     pub clock: Clock,
-}
-
-/// Ports that nobody listens on at the moment. Held together, so that none is given twice.
-fn free_ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<_> = (0..count)
-        .map(|_| std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port"))
-        .collect();
-    listeners
-        .iter()
-        .map(|listener| listener.local_addr().expect("an address").port())
-        .collect()
 }
 
 fn new_client() -> Client {

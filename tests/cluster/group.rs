@@ -6,7 +6,6 @@
 //! killed, the processes see their standard input end.
 
 use std::fs;
-use std::net::TcpListener;
 use std::num::NonZero;
 use std::ops::Index;
 use std::sync::Arc;
@@ -14,8 +13,6 @@ use std::sync::Condvar;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU16;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -24,6 +21,7 @@ use serde_json::json;
 
 use crate::answer::Answer;
 use crate::counter::Counter;
+use crate::ports::free_ports;
 use crate::server::Server;
 use crate::server::Stop;
 use crate::server::T0;
@@ -44,12 +42,10 @@ pub const LONG: &str = "365d";
 
 /// Cores that a cluster is given: three or five processes of an unoptimized build share them.
 const CORES_OF_ONE: usize = 2;
-const PORTS: std::ops::Range<u16> = 20_000..30_000;
 const TRIES: u32 = 5;
 
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static ONE_ENDED: Condvar = Condvar::new();
-static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
 /// The right to run a cluster.
 struct Turn;
@@ -378,19 +374,4 @@ fn start_all(setup: &Setup<'_>) -> Result<Vec<Server>, String> {
             Server::try_launch(&settings, setup.manual_clock, T0)
         })
         .collect()
-}
-
-/// Ports that nobody listens on, and that no other cluster of this process was given.
-fn free_ports(count: usize) -> Vec<u16> {
-    let span = PORTS.end - PORTS.start;
-    let own = u16::try_from(std::process::id() % u32::from(span)).expect("less than the span");
-    let mut found = Vec::new();
-    while found.len() < count {
-        let step = NEXT_PORT.fetch_add(1, Ordering::Relaxed) % span;
-        let port = PORTS.start + (own + step) % span;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            found.push(port);
-        }
-    }
-    found
 }

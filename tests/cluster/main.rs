@@ -12,6 +12,9 @@ mod calls;
 #[path = "../api/counter.rs"]
 mod counter;
 #[allow(dead_code, reason = "each test binary uses its part of the harness")]
+#[path = "../api/ports.rs"]
+mod ports;
+#[allow(dead_code, reason = "each test binary uses its part of the harness")]
 #[path = "../api/server.rs"]
 mod server;
 

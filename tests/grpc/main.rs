@@ -15,6 +15,9 @@ mod counter;
 #[path = "../cluster/group.rs"]
 mod group;
 #[allow(dead_code, reason = "each test binary uses its part of the harness")]
+#[path = "../api/ports.rs"]
+mod ports;
+#[allow(dead_code, reason = "each test binary uses its part of the harness")]
 #[path = "../api/server.rs"]
 mod server;
 

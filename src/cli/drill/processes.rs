@@ -2,7 +2,9 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +28,8 @@ use crate::store;
 use super::fleet::Endpoint;
 use super::fleet::Fleet;
 
+/// The ports that a drill picks from.
+const PORTS: Range<u16> = 10_000..32_000;
 /// How long the regions may take to be one cluster.
 const FORMED_WITHIN: Duration = Duration::from_secs(60);
 /// How long a region that is asked to stop may take.
@@ -52,16 +56,24 @@ struct Process {
     running: Mutex<Option<Running>>,
 }
 
-/// Ports that nobody listens on at the moment; held together, so that none is given twice.
+/// Ports that nobody listens on at the moment, below those that systems give to connections (from 32 768 on Linux): a
+/// connection would take the port of a region that is being started again.
 fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
-    let listeners: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind(("127.0.0.1", 0)))
-        .collect::<Result<_, _>>()
-        .context("no free ports")?;
-    let ports: Vec<u16> = listeners
-        .iter()
-        .map(|listener| listener.local_addr().map(|address| address.port()))
-        .collect::<Result<_, _>>()?;
+    // Drills that are started at once begin at different places.
+    let first = std::process::id() % u32::from(PORTS.end - PORTS.start);
+    let first = PORTS.start + u16::try_from(first).unwrap_or(0);
+    let ports: Vec<u16> = (first..PORTS.end)
+        .chain(PORTS.start..first)
+        .filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .take(count)
+        .collect();
+    if ports.len() < count {
+        bail!(
+            "no {count} free ports between {} and {}",
+            PORTS.start,
+            PORTS.end
+        );
+    }
     Ok(ports)
 }
 
