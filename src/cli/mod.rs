@@ -7,6 +7,7 @@
 //! - `check`, `usage`, `reset`, `why`: one limit at a time ([`checks`]).
 //! - `limits`, `plans`, `tenants`, `tokens`: the catalogue by hand ([`items`], [`tokens`]).
 //! - `apply`, `diff`: the catalogue from a file ([`apply`], [`difference`], [`catalogue_file`]).
+//! - `import`: a catalogue file from the limits of another program ([`import`]).
 //! - `status`, `leader`, `region`: the cluster ([`cluster`]). `ledger`: strict windows ([`ledger`]).
 //! - `drill`: failures rehearsed, with a verdict ([`drill`]).
 //! - `audit`, `backup`, `restore`, `openapi`, `completions`, `check-config`: operation ([`operate`]).
@@ -19,6 +20,7 @@ pub mod cluster;
 pub mod dev;
 pub mod difference;
 pub mod drill;
+pub mod import;
 pub mod items;
 pub mod ledger;
 pub mod limit_flags;
@@ -125,6 +127,7 @@ enum Command {
     Tokens(tokens::TokensArgs),
     Apply(apply::ApplyArgs),
     Diff(apply::DiffArgs),
+    Import(import::ImportArgs),
     Status(cluster::StatusArgs),
     Leader(cluster::LeaderArgs),
     Region(cluster::RegionArgs),
@@ -172,6 +175,7 @@ fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Dev(args) => dev::dev(&args, global.log_format),
         Command::Drill(args) => drill::drill(&args, global.output),
         Command::CheckConfig(args) => serve::check_config(args),
+        Command::Import(args) => import::import(&args),
         Command::Restore(args) => operate::restore(&args),
         Command::Completions(args) => operate::completions(&args),
         Command::Check(args) => ask(g, async |session| checks::check(&session, args).await),
@@ -261,6 +265,6 @@ mod tests {
 
     #[test]
     fn commands_of_other_builds_are_unknown() {
-        assert!(Cli::try_parse_from(["highwater", "import"]).is_err());
+        assert!(Cli::try_parse_from(["highwater", "export"]).is_err());
     }
 }

@@ -32,8 +32,12 @@ const TURNS: usize = 7;
 const TURN: Duration = Duration::from_millis(1_500);
 
 /// A server on a thread of its own, stopped when it is dropped.
-struct Served {
-    address: SocketAddr,
+pub struct Served {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The thread that serves, as the system numbers it.
+    #[allow(dead_code, reason = "each bench uses its part")]
+    pub thread_id: i32,
     stop: watch::Sender<bool>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -47,7 +51,8 @@ impl Drop for Served {
     }
 }
 
-fn on_a_thread<F: Future<Output = ()>>(
+/// Serves on a thread of its own.
+pub fn on_a_thread<F: Future<Output = ()>>(
     serve: impl FnOnce(TcpListener, watch::Receiver<bool>) -> F + Send + 'static,
 ) -> Served {
     let (stop, stopped) = watch::channel(false);
@@ -59,13 +64,16 @@ fn on_a_thread<F: Future<Output = ()>>(
             .expect("a runtime");
         runtime.block_on(async {
             let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-            tell.send(listener.local_addr().expect("an address"))
-                .expect("the bench waits");
+            let address = listener.local_addr().expect("an address");
+            let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
+            tell.send((address, thread_id)).expect("the bench waits");
             serve(listener, stopped).await;
         });
     });
+    let (address, thread_id) = told.blocking_recv().expect("the server's address");
     Served {
-        address: told.blocking_recv().expect("the server's address"),
+        address,
+        thread_id,
         stop,
         thread: Some(thread),
     }
@@ -85,7 +93,7 @@ pub fn config(dir: &Path, flush_interval: &str) -> Config {
 /// Gives a region the limits that the benches use.
 pub async fn set_limits(region: &Arc<Region>) {
     let tree = serde_json::from_str(
-        r#"{"limits":{"api":{"algorithm":"token_bucket","capacity":1000000000,"refill":1000000000,"per":"1s","key":"user"}},
+        r#"{"limits":{"api":{"algorithm":"token_bucket","capacity":1000000000,"refill":1000000000,"per":"1s","key":"user","match":["remote_address"]}},
             "tenants":{"acme":{}}}"#,
     );
     let entry = Entry {

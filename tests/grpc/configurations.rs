@@ -235,3 +235,37 @@ fn gateways_and_services_share_counters() {
     assert_eq!(server.post("/v1/check", &several).status, 200);
     assert!(!passes(&server, &[("foo", "x"), ("bar", "1")]));
 }
+
+/// The example file as people have it, by way of `import` and `apply`.
+#[test]
+fn a_file_of_envoyproxy_ratelimit_is_imported() {
+    let server = crate::client::server();
+    let yaml = server.directory().join("config.yaml");
+    std::fs::write(
+        &yaml,
+        "domain: edge\ndescriptors:\n  - key: foo\n    rate_limit: { unit: minute, requests_per_unit: 2 }\n    descriptors:\n      \
+         - { key: bar, value: banned, rate_limit: { unit: minute, requests_per_unit: 0 } }\n  - { key: foo, value: free }\n",
+    )
+    .expect("written");
+    let mut import = crate::server::highwater();
+    let imported = import
+        .args(["import", "envoy-ratelimit"])
+        .arg(&yaml)
+        .output()
+        .expect("it runs");
+    assert!(imported.status.success(), "{imported:?}");
+    let toml = server.directory().join("limits.toml");
+    std::fs::write(&toml, &imported.stdout).expect("written");
+    let mut apply = crate::server::highwater();
+    let applied = apply
+        .args(["--server", server.admin_url(), "apply", "-f"])
+        .arg(&toml)
+        .env("HIGHWATER_TOKEN", crate::server::ADMIN_TOKEN)
+        .output()
+        .expect("it runs");
+    assert!(applied.status.success(), "{applied:?}");
+    assert_eq!(passed(&server, &[("foo", "x")], 3), 2);
+    assert_eq!(passed(&server, &[("foo", "x"), ("bar", "banned")], 2), 0);
+    assert_eq!(passed(&server, &[("foo", "free")], 9), 9);
+    assert_eq!(passed(&server, &[("foo", "free"), ("bar", "banned")], 9), 9);
+}
