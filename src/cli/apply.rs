@@ -26,7 +26,7 @@ pub struct ApplyArgs {
     /// The catalogue file (- is standard input).
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     file: PathBuf,
-    /// Also delete limits and plans that the file does not name. Tenants are never deleted.
+    /// Also delete limits, plans and profiles that the file does not name. Tenants are never deleted.
     #[arg(long)]
     prune: bool,
 }
@@ -44,7 +44,7 @@ pub struct DiffArgs {
     /// The catalogue file (- is standard input).
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     file: PathBuf,
-    /// Also show limits and plans that the file does not name.
+    /// Also show limits, plans and profiles that the file does not name.
     #[arg(long)]
     prune: bool,
 }

@@ -1,8 +1,8 @@
 //! What a catalogue file changes, and the catalogue that it leaves: pure functions of two documents.
 //!
 //! A file names items; an item that it names is replaced as a whole (a limit of all tenants, of a plan or
-//! of a tenant, the override of a key), everything else stays. With pruning, limits and plans that the file
-//! does not name go; tenants never do.
+//! of a tenant, the override of a key), everything else stays. With pruning, limits, plans and
+//! profiles that the file does not name go; tenants never do.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -96,6 +96,7 @@ pub fn differences(file: &Value, server: &Value, prune: bool) -> Vec<Difference>
     found.limits(&["limits"], file.get("limits"), server.get("limits"), prune);
     found.plans(file, server, prune);
     found.tenants(file, server);
+    found.profiles(file.get("profiles"), server.get("profiles"), prune);
     found.0
 }
 
@@ -204,6 +205,27 @@ impl Found {
         }
     }
 
+    /// Gateway profiles, told field by field; no use hangs on them.
+    fn profiles(&mut self, file: Option<&Value>, server: Option<&Value>, prune: bool) {
+        for name in names(file) {
+            let (after, before) = (member(file, name), member(server, name));
+            if before.is_none() {
+                self.push(&["profiles", name], None, after, "");
+                continue;
+            }
+            let fields: BTreeSet<&str> = names(after).chain(names(before)).collect();
+            for field in fields {
+                let (before, after) = (member(before, field), member(after, field));
+                if !same(field, before, after) {
+                    self.push(&["profiles", name, field], before, after, "");
+                }
+            }
+        }
+        if prune {
+            self.only_on_server(&["profiles"], file, server);
+        }
+    }
+
     fn tenants(&mut self, file: &Value, server: &Value) {
         let (file, server) = (file.get("tenants"), server.get("tenants"));
         for name in names(file) {
@@ -271,8 +293,8 @@ fn normal(name: &str, value: &Value) -> Value {
     }
 }
 
-/// The whole catalogue after `file` was applied to `server` with pruning: the file's limits and plans
-/// alone, and all tenants, changed as the file says.
+/// The whole catalogue after `file` was applied to `server` with pruning: the file's limits, plans and
+/// profiles alone, and all tenants, changed as the file says.
 pub fn pruned(file: &Value, server: &Value) -> Value {
     let empty = || Value::Object(Map::new());
     let part = |name: &str| file.get(name).cloned().unwrap_or_else(empty);

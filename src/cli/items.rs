@@ -322,12 +322,16 @@ async fn set_tenant(session: &Session, args: SetTenant) -> anyhow::Result<Outcom
     apply::report(session, &answer.success()?)
 }
 
-async fn get(session: &Session, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Outcome> {
+pub(super) async fn get(
+    session: &Session,
+    path: &[&str],
+    query: &[(&str, &str)],
+) -> anyhow::Result<Outcome> {
     let answer = session.client.get(path, query).await?.success()?;
     session.show(&answer)
 }
 
-async fn delete(
+pub(super) async fn delete(
     session: &Session,
     path: &[&str],
     query: &[(&str, &str)],
@@ -353,7 +357,7 @@ async fn set(
     apply::report(session, &answer.success()?)
 }
 
-async fn set_from_file(
+pub(super) async fn set_from_file(
     session: &Session,
     path: &[&str],
     query: &[(&str, &str)],

@@ -27,6 +27,7 @@ pub mod limit_flags;
 pub mod limit_table;
 pub mod operate;
 pub mod output;
+mod profiles;
 pub mod serve;
 pub mod stop;
 pub mod tokens;
@@ -124,6 +125,7 @@ enum Command {
     Limits(items::LimitsArgs),
     Plans(items::PlansArgs),
     Tenants(items::TenantsArgs),
+    Profiles(profiles::ProfilesArgs),
     Tokens(tokens::TokensArgs),
     Apply(apply::ApplyArgs),
     Diff(apply::DiffArgs),
@@ -185,6 +187,7 @@ fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Limits(args) => ask(g, async |session| items::limits(&session, args).await),
         Command::Plans(args) => ask(g, async |session| items::plans(&session, args).await),
         Command::Tenants(args) => ask(g, async |session| items::tenants(&session, args).await),
+        Command::Profiles(args) => ask(g, async |session| profiles::profiles(&session, args).await),
         Command::Tokens(args) => ask(g, async |session| tokens::tokens(&session, args).await),
         Command::Apply(args) => ask(g, async |session| apply::apply(&session, args).await),
         Command::Diff(args) => ask(g, async |session| apply::diff(&session, args).await),

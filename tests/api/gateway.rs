@@ -264,3 +264,37 @@ fn profiles_are_items_of_the_catalogue() {
     assert_eq!(ask(&server, "GET", "edge", &[]).status, 404);
     assert_eq!(server.admin(Method::DELETE, path, &Value::Null).status, 404);
 }
+
+/// A catalogue file has profiles too, and `diff` tells what `apply` would change of them.
+#[test]
+fn a_catalogue_file_and_the_command_line_have_profiles() {
+    let server = server(&json!({ "old": { "tenant": "acme", "action": "api" } }));
+    let file = server.directory().join("edge.toml");
+    let name = file.to_string_lossy().into_owned();
+    let write = |text: &str| std::fs::write(&file, text).expect("written");
+    let run = |arguments: &[&str]| {
+        let output = server.cli(arguments);
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.code().unwrap_or(-1),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    };
+    write("[profiles.old]\ntenant = \"acme\"\naction = \"api\"\nkeys = { ip = \"client_ip\" }\n");
+    let (status, text) = run(&["diff", "-f", &name]);
+    assert_eq!(status, 1);
+    assert_eq!(text, "+ profiles.old.keys = { ip = \"client_ip\" }\n");
+    assert_eq!(run(&["apply", "-f", &name]).0, 0);
+    assert_eq!(run(&["diff", "-f", &name]), (0, String::new()));
+    write("tenant = \"header:\"\naction = \"api\"\n");
+    let (status, text) = run(&["profiles", "set", "edge", "-f", &name]);
+    assert_eq!(status, 1);
+    assert!(text.contains("edge.toml:1: profiles.edge.tenant"), "{text}");
+    write("tenant = \"header:X-Tenant\"\naction = \"api\"\n");
+    assert_eq!(run(&["profiles", "set", "edge", "-f", &name]).0, 0);
+    let (status, text) = run(&["profiles", "get", "edge"]);
+    assert!(status == 0 && text.contains("header:X-Tenant"), "{text}");
+    assert!(run(&["profiles", "list"]).1.contains("edge"));
+    assert_eq!(run(&["profiles", "delete", "edge"]).0, 0);
+    assert_eq!(ask(&server, "GET", "edge", &[]).status, 404);
+}
