@@ -186,7 +186,7 @@ fn batches(keys: usize, items: usize) -> Arc<Vec<Vec<u8>>> {
 }
 
 /// The ratios of `a` to `b`, taking turns.
-fn turns(mut a: impl FnMut() -> f64, mut b: impl FnMut() -> f64) -> (f64, f64, f64) {
+pub fn turns(mut a: impl FnMut() -> f64, mut b: impl FnMut() -> f64) -> (f64, f64, f64) {
     a();
     b();
     let pairs: Vec<(f64, f64)> = (0..TURNS).map(|_| (a(), b())).collect();

@@ -25,6 +25,18 @@ pub fn request(path: &str, body: &str) -> Vec<u8> {
 
 /// Sends `requests` in turn over all connections for `time`; answers requests per second.
 pub fn run(address: SocketAddr, requests: &Arc<Vec<Vec<u8>>>, time: Duration) -> f64 {
+    run_until(address, requests, time, |bytes| {
+        answer_length(bytes).is_some_and(|length| bytes.len() >= length)
+    })
+}
+
+/// The same where `is_whole` says whether a request's answer has arrived.
+pub fn run_until(
+    address: SocketAddr,
+    requests: &Arc<Vec<Vec<u8>>>,
+    time: Duration,
+    is_whole: fn(&[u8]) -> bool,
+) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -39,7 +51,7 @@ pub fn run(address: SocketAddr, requests: &Arc<Vec<Vec<u8>>>, time: Duration) ->
                     address,
                     Arc::clone(requests),
                     sender,
-                    until,
+                    (until, is_whole),
                     Arc::clone(&answered),
                 ))
             })
@@ -56,7 +68,7 @@ async fn send(
     address: SocketAddr,
     requests: Arc<Vec<Vec<u8>>>,
     sender: usize,
-    until: Instant,
+    (until, is_whole): (Instant, fn(&[u8]) -> bool),
     answered: Arc<AtomicU64>,
 ) {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
@@ -74,7 +86,7 @@ async fn send(
             let read = stream.read(&mut buffer[filled..]).await.expect("an answer");
             assert!(read > 0, "the server closed the connection");
             filled += read;
-            if answer_length(&buffer[..filled]).is_some_and(|length| filled >= length) {
+            if is_whole(&buffer[..filled]) {
                 break;
             }
         }

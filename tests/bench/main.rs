@@ -9,6 +9,7 @@ mod exchange;
 mod http;
 mod ledger;
 mod load;
+mod redis;
 mod storage;
 mod wire;
 
@@ -37,10 +38,11 @@ fn main() {
     let runs = |name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
     };
-    let benches: [(&str, Bench); 8] = [
+    let benches: [(&str, Bench); 9] = [
         ("http", http::against_bare),
         ("batch", http::batch_against_single),
         ("hot", http::hot_key_against_many),
+        ("redis", redis::against_redis),
         ("persistence", http::persistence_on_against_off),
         ("ledger", ledger::decisions),
         ("exchange", exchange::telling_and_hearing),
