@@ -198,7 +198,9 @@ impl Ledger {
             // Whoever only judges looks at a copy, which tells it each time.
             if item.limit.mode == Mode::Approximate
                 && !request.judge_only
-                && let Some(ended) = counter.as_mut().and_then(|counter| counter.take_ended())
+                && let Some(ended) = counter
+                    .as_mut()
+                    .and_then(|counter| counter.take_ended(&item.limit.rule))
             {
                 self.note_ended(ended);
             }

@@ -70,8 +70,8 @@ pub struct Counter {
     state: State,
     /// Whether the use of all regions is held against the limit, and not that of this region alone.
     is_shared: bool,
-    /// Whether this region's time has come to the newest window; if not, peers were there first.
-    is_entered: bool,
+    /// Whether this region's time has come to the newest window.
+    come: Come,
     /// Whether peers lack something of the newest window and of the one before.
     unsent: Unsent,
     /// What other regions make necessary.
@@ -91,6 +91,16 @@ enum State {
     Bucket(Level),
     Log(Box<Log>),
     Leases(Box<Leases>),
+}
+
+/// Whether this region's time has come to the newest window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Come {
+    /// Peers were there first.
+    Not,
+    Here,
+    /// It has, from a shared window of which nobody has noted yet what it came to.
+    FromAnother,
 }
 
 /// Stands in a [`Mark`] for units that were counted as use of a bucket and not drawn from it.
@@ -194,7 +204,7 @@ impl Counter {
             ],
             state: State::Aligned,
             is_shared: false,
-            is_entered: false,
+            come: Come::Not,
             unsent: Unsent::default(),
             afar: None,
         }
@@ -225,7 +235,7 @@ impl Counter {
         }
         if self.shape != 0 && self.shape != shape {
             // Who asked first had an older catalogue: its windows are no reason to stay in them.
-            self.is_entered = false;
+            self.come = Come::Not;
         }
         self.shape = shape;
         self.is_shared = limit.mode == Mode::Approximate;
@@ -457,7 +467,7 @@ impl Counter {
             }
             _ => now.plus(standing.reset_after),
         };
-        self.note_life_afar(rule, before);
+        self.note_life_afar(rule, before, now);
     }
 
     /// Moves the end of a hold's lease.

@@ -175,9 +175,9 @@ impl Sharing {
         self.is_stale = true;
     }
 
-    /// The counter entered another window, in which `own` units are counted that all others know of.
-    pub fn enter(&mut self, own: u64) {
-        self.ring = Ring::new(own);
+    /// The counter entered another window. What is counted in it already is not taken to be known to anybody.
+    pub fn enter(&mut self) {
+        self.ring = Ring::default();
         self.reserves = None;
         self.is_stale = true;
         self.is_near = false;

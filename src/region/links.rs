@@ -69,6 +69,7 @@ impl Region {
     pub fn measure_usage(&self) {
         let (overshoot_units, ended_units) = self.ledger.ended_windows();
         let totals = UsageTotals {
+            told: self.exchange.told.load(Ordering::Relaxed),
             repaired: self.exchange.repaired.load(Ordering::Relaxed),
             refused: self.exchange.refused.load(Ordering::Relaxed),
             overshoot_units,

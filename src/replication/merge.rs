@@ -190,7 +190,7 @@ impl<K: Fn(&Entry<'_>, &mut Counter, &Mesh)> Merging<'_, K> {
         });
         let gossip = entry.gossip.map(|[demand, peak]| Gossip { demand, peak });
         let before = |counter: &mut Counter| {
-            if self.mesh.is_degraded() && counter.is_shared() {
+            if self.mesh.is_degraded() {
                 (self.keep_parts)(entry, counter, self.mesh);
             }
         };

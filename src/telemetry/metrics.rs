@@ -85,6 +85,10 @@ const USAGE_CAUGHT_UP: Name = Name(
     "highwater_usage_caught_up",
     "1 when a peer and this region have told each other everything since they started, else 0",
 );
+const USAGE_TOLD: Name = Name(
+    "highwater_usage_told_counters",
+    "Counters in frames to peers, each as often as it was told",
+);
 const USAGE_REPAIRED: Name = Name(
     "highwater_usage_repaired_counters",
     "Counters that a comparison with a peer found to differ",
@@ -499,6 +503,7 @@ fn usage_meters(r: &mut Registry) -> UsageMeters {
         backlog: register(r, USAGE_BACKLOG, Family::default()),
         frames: register(r, USAGE_FRAMES, Family::default()),
         caught_up: register(r, USAGE_CAUGHT_UP, Family::default()),
+        told: register(r, USAGE_TOLD, Counter::default()),
         repaired: register(r, USAGE_REPAIRED, Counter::default()),
         refused: register(r, USAGE_REFUSED, Counter::default()),
         overshoot_units: register(r, OVERSHOOT_UNITS, Counter::default()),

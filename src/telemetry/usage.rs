@@ -36,6 +36,8 @@ pub struct TellingReading {
 /// Totals since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UsageTotals {
+    /// Counters in frames to peers, each as often as it was told.
+    pub told: u64,
     /// Counters that a comparison found to differ.
     pub repaired: u64,
     /// Words of peers that were not taken.
@@ -57,6 +59,8 @@ pub struct UsageMeters {
     pub frames: Family<PeerLabels, Counter>,
     /// 1 when nothing is missing from before either started.
     pub caught_up: Family<PeerLabels, Gauge>,
+    /// See [`UsageTotals::told`].
+    pub told: Counter,
     /// See [`UsageTotals::repaired`].
     pub repaired: Counter,
     /// See [`UsageTotals::refused`].
@@ -95,6 +99,7 @@ impl UsageMeters {
             self.caught_up.get_or_create_owned(&labels).set(caught_up);
             set(&self.frames.get_or_create_owned(&labels), reading.frames);
         }
+        set(&self.told, totals.told);
         set(&self.repaired, totals.repaired);
         set(&self.refused, totals.refused);
         set(&self.overshoot_units, totals.overshoot_units);

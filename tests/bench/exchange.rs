@@ -155,20 +155,33 @@ impl Region {
     }
 }
 
-fn shared() -> Limit {
+fn shared(quota: u64) -> Limit {
     Limit {
         mode: Mode::Approximate,
         rule: Rule::FixedWindow {
-            quota: 1_000,
+            quota,
             window: Span::from_seconds(60),
         },
         ..limit()
     }
 }
 
-/// 100 000 keys, each charged once a second in each of three regions.
-pub fn telling_and_hearing() -> Vec<Row> {
-    let limit = shared();
+/// What was measured of 100 000 keys, each charged once a second in each of three regions.
+struct Measured {
+    /// Seconds that the checks of one second took, with changes not kept for peers and kept.
+    off: f64,
+    on: f64,
+    telling: f64,
+    hearing: f64,
+    /// Of the frames of one second.
+    bytes: f64,
+    /// Bytes of memory per key and region.
+    kept: f64,
+}
+
+#[allow(clippy::cast_precision_loss, reason = "figures to read")]
+fn measure(quota: u64) -> Measured {
+    let limit = shared(quota);
     let keys: Vec<String> = (0..KEYS).map(|key| format!("user-{key:08x}")).collect();
     let before = resident();
     let regions = [Region::new(0), Region::new(1), Region::new(2)];
@@ -210,8 +223,29 @@ pub fn telling_and_hearing() -> Vec<Row> {
         }
     }
     let kept = (resident() - before) / (KEYS * REGIONS.len()) as f64;
-    let (off, on) = (median(off), median(on));
-    let (telling, hearing) = (median(telling), median(hearing));
+    // What is measured next must not be put into its place.
+    std::mem::forget(regions);
+    Measured {
+        off: median(off),
+        on: median(on),
+        telling: median(telling),
+        hearing: median(hearing),
+        bytes: bytes as f64,
+        kept,
+    }
+}
+
+/// The rows. Of a quota that is hardly used, and memory of one that is near as well.
+pub fn telling_and_hearing() -> Vec<Row> {
+    let Measured {
+        off,
+        on,
+        telling,
+        hearing,
+        bytes,
+        kept,
+    } = measure(1_000);
+    let near = measure(40).kept;
     let extra = (on - off).max(0.0) + telling + hearing;
     vec![
         Row {
@@ -221,13 +255,13 @@ pub fn telling_and_hearing() -> Vec<Row> {
                 100.0 * extra,
                 1e9 * telling / KEYS as f64,
                 1e9 * hearing / (2 * KEYS) as f64,
-                bytes as f64 / KEYS as f64
+                bytes / KEYS as f64
             ),
             wanted: "≤ 20 %",
         },
         Row {
             what: "memory per key of an approximate limit that three regions charge, in one of them",
-            measured: format!("{kept:.0} bytes"),
+            measured: format!("{kept:.0} bytes far from the limit, {near:.0} near it"),
             wanted: "≤ 300 bytes",
         },
         Row {

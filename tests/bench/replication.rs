@@ -2,7 +2,7 @@
 //!
 //! - `cost [SECONDS]`: three regions that tell each other of 100 000 approximate counters, each charged once a
 //!   second, beside three regions that know of nobody, under the same load, in turns of so many seconds (10).
-//!   Tells what of a core one region takes, the CPU time of a check, with replication and without, and the bytes that go to peers.
+//!   Tells what of a core one region takes, and the CPU time of a check, with replication and without.
 //! - `soak [SECONDS]`: three regions under twice the quota of many keys, a tenth of them new ones each minute,
 //!   for so long (600). Prints every 10 s what a region's process, files and queues come to, and whether they
 //!   level off: the most of the last third is within a fifth of the most of the third before.
@@ -162,24 +162,28 @@ struct Cost {
     per_second: f64,
     /// Sent to peers by every check that passed.
     bytes: f64,
+    /// Counters told, each peer apart, for every check that passed.
+    entries: f64,
 }
 
-/// What all regions have sent their peers so far, in bytes.
-async fn sent(load: &Load) -> f64 {
-    let mut sum = 0.0;
+/// What all regions have sent and told their peers so far.
+async fn told(load: &Load) -> (f64, f64) {
+    let mut sums = (0.0, 0.0);
     for index in 0..REGIONS {
         let url = format!("{}/metrics", load.region(index).address(1));
         let metrics = reqwest::get(url).await.expect("the region's metrics");
         let metrics = metrics.text().await.expect("text");
-        let lines = metrics
-            .lines()
-            .filter(|line| line.starts_with("highwater_peer_bytes_total"));
-        sum += lines
-            .filter(|line| !line.contains("direction=\"in\""))
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum::<f64>();
+        let sum = |name: &str| -> f64 {
+            let lines = metrics.lines().filter(|line| line.starts_with(name));
+            lines
+                .filter(|line| !line.contains("direction=\"in\""))
+                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+                .sum()
+        };
+        sums.0 += sum("highwater_peer_bytes_total");
+        sums.1 += sum("highwater_usage_told_counters_total");
     }
-    sum
+    sums
 }
 
 #[allow(clippy::cast_precision_loss, reason = "figures to read")]
@@ -209,26 +213,30 @@ async fn turn(clusters: &[Arc<Cluster>], rate: u64, seconds: u64) -> Cost {
         .map(|pid| pid.expect("the region runs"))
         .collect();
     let now = || -> f64 { pids.iter().map(|pid| cpu_seconds(*pid)).sum() };
-    let before = sent(&load).await;
+    let before = told(&load).await;
     let (began, asked, cpu) = (Instant::now(), load.asked.load(Ordering::Relaxed), now());
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let took = began.elapsed().as_secs_f64();
     let asked = (load.asked.load(Ordering::Relaxed) - asked) as f64;
     let cpu = now() - cpu;
-    let bytes = sent(&load).await - before;
+    let told = {
+        let now = told(&load).await;
+        (now.0 - before.0, now.1 - before.1)
+    };
     load.stopped.store(true, Ordering::Relaxed);
     for task in tasks {
         task.await.expect("a caller ends in order");
     }
     assert_eq!(load.failed.load(Ordering::Relaxed), 0, "batches failed");
-    // Nothing is refused by this quota: every check is a grant.
+    // Nothing is refused by this quota: every check is a grant, and what is told of it is a counter.
     let (asked_of, passed) = (&load.asked, load.passed.load(Ordering::Relaxed));
     assert_eq!(passed, asked_of.load(Ordering::Relaxed), "checks refused");
     Cost {
         of_a_core: 100.0 * cpu / took / REGIONS as f64,
         check_us: 1e6 * cpu / asked,
         per_second: asked / took,
-        bytes: bytes / asked,
+        bytes: told.0 / asked,
+        entries: told.1 / asked,
     }
 }
 
@@ -255,13 +263,14 @@ async fn cost(seconds: u64) {
         let is_on = round % 2 == 0;
         let cost = turn(if is_on { &on } else { &off }, rate, seconds).await;
         println!(
-            "replication {:3}: {:6.0} checks/s of {} regions, {:5.1} % of a core each, {:5.2} us and {:5.1} bytes \
-             to peers a check",
+            "replication {:3}: {:6.0} checks/s of {} regions, {:5.1} % of a core each, {:5.2} us, {:4.2} entries and \
+             {:5.1} bytes to peers a check",
             if is_on { "on" } else { "off" },
             cost.per_second,
             REGIONS,
             cost.of_a_core,
             cost.check_us,
+            cost.entries,
             cost.bytes
         );
         figures[usize::from(!is_on)].push(cost);
@@ -271,10 +280,14 @@ async fn cost(seconds: u64) {
     };
     println!(
         "on - off: {:.1} % of a core (at most 20 at 100 000 checks/s); off / on: {:.2} of the CPU time of a check (at \
-         least 0.95); {:.1} bytes to peers a check",
+         least 0.95); {:.2} entries a grant (with {} regions a key that changes once a round is told {} times) and {:.1} \
+         bytes an entry",
         of(0, |cost| cost.of_a_core) - of(1, |cost| cost.of_a_core),
         of(1, |cost| cost.check_us) / of(0, |cost| cost.check_us),
-        of(0, |cost| cost.bytes)
+        of(0, |cost| cost.entries),
+        REGIONS,
+        REGIONS - 1,
+        of(0, |cost| cost.bytes) / of(0, |cost| cost.entries)
     );
 }
 

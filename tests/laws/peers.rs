@@ -1,6 +1,7 @@
 //! What a ledger gathers for peers, and what it makes of their words.
 
 mod buckets;
+mod windows;
 
 use highwater::domain::calendar::Period;
 use highwater::domain::decision::Decision;
@@ -15,6 +16,7 @@ use highwater::domain::time::WindowId;
 use highwater::ledger::Ledger;
 use highwater::ledger::check::Request;
 use highwater::ledger::counter;
+use highwater::ledger::counter::Counter;
 use highwater::ledger::exchange::Heard;
 use highwater::ledger::exchange::LONG_AGO;
 use highwater::ledger::exchange::News;
@@ -92,8 +94,20 @@ fn tells(
     ledger: &Ledger,
     desk: &Desk,
     now: Timestamp,
+    lives: (Timestamp, Timestamp),
+    told: (WindowId, u64),
+) -> Heard {
+    tells_after(ledger, desk, now, lives, told, |_| ())
+}
+
+/// The same, after `before` was done with the counter as it was.
+fn tells_after(
+    ledger: &Ledger,
+    desk: &Desk,
+    now: Timestamp,
     (dead_at, since): (Timestamp, Timestamp),
     (window, p): (WindowId, u64),
+    before: impl FnOnce(&mut Counter),
 ) -> Heard {
     let (actor, site) = ledger.number(&peer()).expect("room");
     let news = News {
@@ -116,7 +130,7 @@ fn tells(
         speaks: true,
         is_fresh: true,
     }];
-    ledger.hear(&news, now, told.into_iter(), |_| (), |_| ())
+    ledger.hear(&news, now, told.into_iter(), before, |_| ())
 }
 
 fn window(start: Timestamp) -> WindowId {

@@ -8,11 +8,13 @@ use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::domain::limit::Limit;
+use crate::domain::limit::Mode;
 use crate::domain::limit::Rule;
 use crate::domain::limit::Split;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::domain::time::WindowId;
+use crate::ledger::counter::Come;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::State;
 use crate::ledger::counter::drawn::Drawn;
@@ -20,6 +22,7 @@ use crate::ledger::counter::flow;
 use crate::ledger::counter::prepare::segment_length;
 use crate::ledger::counter::slices::Slices;
 use crate::ledger::counter::slices::is_slice;
+use crate::ledger::exchange::LONG_AGO;
 use crate::ledger::mesh::Mesh;
 use crate::ledger::sharing::Gossip;
 use crate::ledger::sharing::Position;
@@ -41,8 +44,6 @@ pub(super) struct Afar {
     sharing: Option<Sharing>,
     /// When peers were last told of this counter, by boot time.
     told_at: Span,
-    /// A window has ended since this was last taken: what it admitted beyond its quota, and the quota.
-    ended: Option<(u64, u64)>,
     /// Apart, so that the many counters of windows do not pay for it in memory.
     seldom: Option<Box<Seldom>>,
 }
@@ -56,10 +57,13 @@ pub(super) struct Seldom {
     pub(super) drawn: Drawn,
     /// Units of a concurrency limit that are held, by when they end.
     pub(super) slices: Slices,
-    /// Until then the own slot of a bucket's segment is in the minds of peers and must not begin anew below that.
+    /// Until then the own slot of a bucket's segment is in the minds of peers and must not begin anew below that, or
+    /// what peers drew has not come back by what they know.
     kept_until: Timestamp,
 }
 
+/// While no more than one unit in so many of a window is used, nobody's share matters, and nothing is kept to find it.
+const FAR_PART: u64 = 4;
 /// Refused demand is told this often.
 const DEMAND_TOLD_EVERY: Span = Span::from_ms(300);
 /// Buckets that are full again sooner are too small to be shared out: a share would be spent before it is known.
@@ -86,8 +90,9 @@ impl Unsent {
         self.0 >> place & 1 == 1
     }
 
+    /// Slots of other processes alone are no reason to tell anything.
     const fn is_empty(self) -> bool {
-        self.0 == 0
+        self.0 & 3 == 0
     }
 
     /// Another window is the newest.
@@ -224,10 +229,15 @@ impl Counter {
         let Some(window) = self.window_heard_of(id, now) else {
             return Raise::default();
         };
+        let mut others = window.others().iter();
+        let is_first = others.all(|known| known.actor != slot.actor);
         let raise = window.merge_slot(slot);
         let counts = self.is_shared || slot.site == Site::HOME;
         if counts && !raise.is_zero() && matches!(self.state, State::Bucket(_)) {
-            self.seldom_or_new().drawn.hear(raise, since);
+            let drawn = &mut self.seldom_or_new().drawn;
+            // The process may have told of it before, to a counter of this name that was forgotten since.
+            let is_new = !is_first || drawn.knows_all_since(Timestamp::from_nanos(id.0));
+            drawn.hear(raise, if is_new { since } else { LONG_AGO });
         }
         raise
     }
@@ -247,9 +257,28 @@ impl Counter {
         afar.sharing.get_or_insert_with(|| Sharing::new(boot))
     }
 
-    /// Whether the use of all regions is held against the limit, as far as this region was asked.
-    pub const fn is_shared(&self) -> bool {
-        self.is_shared
+    /// Whether `units` more leave the window so little used that nothing needs to be known of who wants how much. Most
+    /// keys are never nearer to their limit, and what is kept to share one costs as much memory as the counter.
+    pub fn is_far(&self, limit: &Limit, mesh: &Mesh, units: u64) -> bool {
+        let windows = match limit.rule {
+            Rule::FixedWindow { .. } | Rule::CalendarWindow { .. } => 1,
+            Rule::SlidingWindow { .. } => 2,
+            Rule::SlidingLog { .. }
+            | Rule::TokenBucket { .. }
+            | Rule::LeakyBucket { .. }
+            | Rule::Concurrency { .. } => return false,
+        };
+        if self.has_sharing() || limit.split == Split::Equal || mesh.is_degraded() {
+            return false;
+        }
+        let used = self.windows[..windows].iter().map(WindowUse::world);
+        used.fold(units, u64::saturating_add) <= limit.rule.quota() / FAR_PART
+    }
+
+    fn has_sharing(&self) -> bool {
+        self.afar
+            .as_ref()
+            .is_some_and(|afar| afar.sharing.is_some())
     }
 
     /// Units are asked for, whatever comes of it.
@@ -291,15 +320,26 @@ impl Counter {
 
     /// Whether a charge brought this counter so near its limit that peers are to be told at once.
     pub fn wants_push(&mut self, limit: &Limit, mesh: &Mesh, boot: Span, remaining: u64) -> bool {
-        if mesh.regions <= 1 {
+        if mesh.regions <= 1 || !self.has_sharing() {
             return false;
         }
         let at = self.position(limit, mesh, boot, remaining);
         self.sharing(boot).wants_push(&at)
     }
 
-    /// Keeps the parts of regions that are cut off out of what is left, before news change what that is.
+    /// Keeps the parts of regions that are cut off out of what is left, before news change what that is. Of a window
+    /// that was not asked for here yet too: once it is, what this side of the cut used meanwhile must not lessen them.
     pub fn reserve(&mut self, limit: &Limit, mesh: &Mesh, boot: Span, now: Timestamp) {
+        let is_window = matches!(
+            limit.rule,
+            Rule::FixedWindow { .. } | Rule::CalendarWindow { .. } | Rule::SlidingWindow { .. }
+        );
+        if limit.mode == Mode::Approximate && is_window {
+            self.enter_with(self.epoch, limit);
+        }
+        if !self.is_shared {
+            return;
+        }
         self.prepare(&limit.rule, now);
         let standing = self.standing(&limit.rule, now);
         let at = self.position(limit, mesh, boot, standing.remaining);
@@ -373,7 +413,7 @@ impl Counter {
 
     /// A peer told of its demand, or at least of its use.
     pub fn hear_demand(&mut self, boot: Span, from: Site, gossip: Option<Gossip>) {
-        if !self.is_shared {
+        if !self.is_shared || gossip.is_none() && !self.has_sharing() {
             return;
         }
         let sharing = self.sharing(boot);
@@ -390,7 +430,7 @@ impl Counter {
     }
 
     /// Keeps what is kept for other regions alive: `before` was the end of this counter's life by then.
-    pub(super) fn note_life_afar(&mut self, rule: &Rule, before: Timestamp) {
+    pub(super) fn note_life_afar(&mut self, rule: &Rule, before: Timestamp, now: Timestamp) {
         if self.afar.is_none() {
             return;
         }
@@ -401,16 +441,23 @@ impl Counter {
             let newest = &self.windows[0];
             let told = (newest.own() != (0, 0)).then_some(Timestamp::from_nanos(newest.id.0));
             let seldom = self.seldom_or_new();
-            seldom.drawn.keep_flow(flow);
+            seldom.drawn.keep_flow(flow, now);
             if let Some(start) = told {
-                seldom.kept_until = start.plus(segment_length(&flow));
+                let end = start.plus(segment_length(&flow));
+                seldom.kept_until = seldom.kept_until.max(end);
             }
         }
     }
 
-    /// What a peer knows of the end of this counter's life.
+    /// What a peer knows of the end of this counter's life. Of a bucket that is asked here this region has a word of
+    /// its own to pass on: others bound by it what they hear from here.
     pub fn live_until(&mut self, dead_at: Timestamp) {
-        self.dead_at = self.dead_at.max(dead_at);
+        match self.seldom_mut() {
+            Some(seldom) if seldom.drawn.is_at_once() => {
+                seldom.kept_until = seldom.kept_until.max(dead_at);
+            }
+            _ => self.dead_at = self.dead_at.max(dead_at),
+        }
     }
 
     /// The window `id`, which may lie ahead; `None` when it is over here.
@@ -425,7 +472,7 @@ impl Counter {
             self.windows[1] = self.take_ahead(id).unwrap_or(WindowUse::new(id));
             return self.windows.get_mut(1);
         }
-        if !self.is_entered {
+        if !self.is_entered() {
             let heard_before = self.take_ahead(id).unwrap_or(WindowUse::new(id));
             self.windows[1] = std::mem::replace(&mut self.windows[0], heard_before);
             return self.windows.get_mut(0);
@@ -473,7 +520,7 @@ impl Counter {
 
     /// Puts the windows aside that only peers have come to when this region's time is at `id`.
     pub(super) fn leave_to_peers(&mut self, id: WindowId) {
-        if self.is_entered {
+        if self.is_entered() {
             return;
         }
         for place in [1, 0] {
@@ -495,34 +542,39 @@ impl Counter {
         Some(ahead.swap_remove(place))
     }
 
-    /// Notes what a shared window came to that has just been left.
-    pub(super) fn note_ended(&mut self, quota: u64) {
-        let used = self.windows[1].world();
-        if self.is_shared
-            && used > 0
-            && let Some(afar) = &mut self.afar
-        {
-            afar.ended = Some((used.saturating_sub(quota), quota));
+    /// The window before the newest one has just been left.
+    pub(super) fn note_ended(&mut self) {
+        if self.is_shared && self.windows[1].world() > 0 {
+            self.come = Come::FromAnother;
         }
     }
 
     /// What a window came to that has ended since the last call: units beyond its quota, and the quota.
-    pub fn take_ended(&mut self) -> Option<(u64, u64)> {
-        self.afar.as_mut()?.ended.take()
+    pub fn take_ended(&mut self, rule: &Rule) -> Option<(u64, u64)> {
+        if self.come != Come::FromAnother {
+            return None;
+        }
+        self.come = Come::Here;
+        let quota = rule.quota();
+        Some((self.windows[1].world().saturating_sub(quota), quota))
     }
 
     /// The newest window is another one now.
     pub(super) fn entered_another(&mut self) {
         self.unsent = self.unsent.moved_on();
         let newest = self.windows[0].id;
-        let own = self.windows[0].home();
+        if self.windows[0].home() > 0 {
+            // Peers told of it while the window lay ahead. They may not have it of each other, and would be taken to
+            // know it with what is charged next.
+            self.unsent.0 |= 4;
+        }
         if let Some(seldom) = self.seldom_mut() {
             seldom.ahead.retain(|window| window.id > newest);
         }
         if let Some(afar) = &mut self.afar
             && let Some(sharing) = &mut afar.sharing
         {
-            sharing.enter(own);
+            sharing.enter();
         }
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Drawn {
     late: i128,
     /// The bucket's amounts when it was last asked.
     flow: Option<Flow>,
+    /// When that was first so: what others had drawn by then may be forgotten.
+    known_since: Timestamp,
     lost: Option<Box<Lost>>,
 }
 
@@ -43,8 +45,21 @@ impl Drawn {
         self.since = Some(self.since.map_or(since, |known| known.min(since)));
     }
 
-    pub(super) fn keep_flow(&mut self, flow: Flow) {
-        self.flow = Some(flow);
+    pub(super) fn keep_flow(&mut self, flow: Flow, now: Timestamp) {
+        if self.flow.replace(flow).is_none() {
+            self.known_since = now;
+        }
+    }
+
+    /// Whether every slot of a segment that began at `start` is known here from its first unit on, but for words
+    /// that are lost.
+    pub(super) fn knows_all_since(&self, start: Timestamp) -> bool {
+        self.known_since <= start
+    }
+
+    /// Whether what is heard is taken from the level at once.
+    pub(super) const fn is_at_once(&self) -> bool {
+        self.flow.is_some()
     }
 
     pub(super) fn forget(&mut self) {
@@ -151,7 +166,7 @@ impl Counter {
     /// The level of `now` with what was drawn elsewhere since it was last looked at.
     pub(super) fn draw_elsewhere(&mut self, level: Level, flow: &Flow, now: Timestamp) -> Level {
         let after = self.draw_fresh(level, flow, now);
-        self.expect_words(flow);
+        self.expect_words(flow, now);
         if self.seldom().is_none_or(|seldom| seldom.drawn.late == 0) {
             return after;
         }
@@ -161,7 +176,7 @@ impl Counter {
 
     /// From here on each word of a peer is bounded by what that peer knows: of several that wait for the bucket to be
     /// asked, nobody knows whose are the same units.
-    pub(super) fn expect_words(&mut self, flow: &Flow) {
+    pub(super) fn expect_words(&mut self, flow: &Flow, now: Timestamp) {
         // Where there is one region nothing is kept for others.
         let has_heard = || {
             self.windows
@@ -169,9 +184,9 @@ impl Counter {
                 .any(|window| !window.others().is_empty())
         };
         if self.is_shared && (self.afar.is_some() || has_heard()) {
-            self.seldom_or_new().drawn.flow = Some(*flow);
+            self.seldom_or_new().drawn.keep_flow(*flow, now);
         } else if let Some(seldom) = self.seldom_mut() {
-            seldom.drawn.flow = Some(*flow);
+            seldom.drawn.keep_flow(*flow, now);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::domain::time::Window;
 use crate::domain::time::WindowId;
+use crate::ledger::counter::Come;
 use crate::ledger::counter::Counter;
 use crate::ledger::counter::State;
 use crate::ledger::counter::flow;
@@ -54,12 +55,12 @@ impl Counter {
     /// Brings the state to `now` for `rule`.
     pub fn prepare(&mut self, rule: &Rule, now: Timestamp) {
         match rule {
-            Rule::FixedWindow { window, quota } => {
+            Rule::FixedWindow { window, .. } => {
                 self.state = State::Aligned;
                 let before = self.windows[0].id;
                 self.enter(self.held_window(Window::aligned(now, *window).id, now));
                 if self.windows[0].id > before {
-                    self.note_ended(*quota);
+                    self.note_ended();
                 }
             }
             Rule::SlidingWindow { window, .. } => {
@@ -69,11 +70,11 @@ impl Counter {
                     *window,
                 );
             }
-            Rule::CalendarWindow { calendar, quota } => {
+            Rule::CalendarWindow { calendar, .. } => {
                 let before = self.windows[0].id;
                 self.prepare_calendar(calendar, now);
                 if self.windows[0].id > before {
-                    self.note_ended(*quota);
+                    self.note_ended();
                 }
             }
             Rule::TokenBucket { .. } | Rule::LeakyBucket { .. } => {
@@ -110,7 +111,7 @@ impl Counter {
         {
             return;
         }
-        let newest = if self.is_entered {
+        let newest = if self.is_entered() {
             self.windows[0].id
         } else {
             WindowId(i64::MIN)
@@ -147,7 +148,7 @@ impl Counter {
             used = used.min(u128::from(flow.capacity));
         }
         self.forget_drawn_elsewhere();
-        self.expect_words(flow);
+        self.expect_words(flow, now);
         let mut drawn = used.saturating_mul(u128::from(flow.per.as_nanos()));
         if self.is_shared {
             drawn = drawn.min(self.drawn_at_most(flow, now));
@@ -159,10 +160,21 @@ impl Counter {
     /// [`BACK_STEP_MAX`] ahead, so that a clock that was set back a little opens no closed window again.
     fn held_window(&self, current: WindowId, now: Timestamp) -> WindowId {
         let newest = self.windows[0].id;
-        if self.is_entered && current < newest && newest.0 <= now.plus(BACK_STEP_MAX).as_nanos() {
+        if self.is_entered() && current < newest && newest.0 <= now.plus(BACK_STEP_MAX).as_nanos() {
             newest
         } else {
             current
+        }
+    }
+
+    /// Whether this region's time has come to the newest window.
+    pub(super) fn is_entered(&self) -> bool {
+        self.come != Come::Not
+    }
+
+    fn come_here(&mut self) {
+        if self.come == Come::Not {
+            self.come = Come::Here;
         }
     }
 
@@ -177,7 +189,7 @@ impl Counter {
             }
             self.entered_another();
         }
-        self.is_entered = true;
+        self.come_here();
     }
 
     /// Makes `id` the newest window and the one that ends where it begins the window before.
@@ -191,7 +203,7 @@ impl Counter {
                 self.entered_another();
             }
         }
-        self.is_entered = true;
+        self.come_here();
     }
 
     /// Takes a window out, or an empty one of that name when it is not known.

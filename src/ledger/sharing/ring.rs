@@ -21,14 +21,6 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Nothing was gathered yet, and all know of `floor` units.
-    pub(super) fn new(floor: u64) -> Self {
-        Self {
-            floor,
-            ..Self::default()
-        }
-    }
-
     fn age(&self, place: usize) -> u16 {
         if place + 1 == usize::from(self.len) {
             0
@@ -147,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_what_was_gathered_in_the_last_acked_round() {
-        let mut ring = Ring::new(0);
+        let mut ring = Ring::default();
         for (round, own) in [(3, 10), (5, 25), (9, 40)] {
             ring.gathered(round, own);
         }
@@ -167,7 +159,7 @@ mod tests {
 
     #[test]
     fn use_that_did_not_change_needs_no_new_round() {
-        let mut ring = Ring::new(0);
+        let mut ring = Ring::default();
         ring.gathered(1, 10);
         ring.gathered(7, 10);
         assert_eq!(ring.known(1), 10);
@@ -175,7 +167,7 @@ mod tests {
 
     #[test]
     fn use_that_fell_is_taken_at_its_least() {
-        let mut ring = Ring::new(0);
+        let mut ring = Ring::default();
         ring.gathered(1, 10);
         ring.gathered(2, 4);
         ring.gathered(3, 8);
@@ -188,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_newest_and_the_oldest_round_are_kept() {
-        let mut ring = Ring::new(0);
+        let mut ring = Ring::default();
         for round in 1..=1_000 {
             ring.gathered(round, round);
         }
@@ -199,7 +191,7 @@ mod tests {
 
     #[test]
     fn huge_uses_and_gaps_only_make_it_careful() {
-        let mut ring = Ring::new(0);
+        let mut ring = Ring::default();
         ring.gathered(1, 1 << 60);
         assert_eq!(ring.known_by(1), u64::from(u32::MAX));
         ring.gathered(1 << 60, u64::MAX);
@@ -215,7 +207,7 @@ mod tests {
         fn it_never_tells_more_than_the_others_know(
             steps in vec((1_u64..5_000, 0_u64..60, 0_u64..8), 1..60),
         ) {
-            let mut ring = Ring::new(0);
+            let mut ring = Ring::default();
             let (mut all, mut round, mut acked) = (vec![(0_u64, 0_u64)], 0, 0);
             for (gap, own, lag) in steps {
                 round += gap;

@@ -234,7 +234,7 @@ fn a_part_of_what_was_left_is_kept_for_a_region_that_is_cut_off() {
     );
     assert!(sharing.is_degraded());
     // Another window, another part.
-    sharing.enter(0);
+    sharing.enter();
     assert_eq!(most_in_units(&sharing, &at(&mesh, 6_000, 0, 600)), 400);
     sharing.reserve(&at(&mesh, 6_000, 0, 600));
     mesh.peers[1].is_in_touch = true;

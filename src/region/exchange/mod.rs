@@ -61,6 +61,8 @@ pub struct Exchange {
     pub inbox: parking_lot::Mutex<Option<mpsc::Receiver<Word>>>,
     /// Frames that could not be read or hold too much, since the start.
     pub refused: std::sync::atomic::AtomicU64,
+    /// Counters in frames to peers, since the start.
+    pub told: std::sync::atomic::AtomicU64,
     /// Counters that a comparison found to differ, since the start.
     pub repaired: std::sync::atomic::AtomicU64,
     /// Peers that tell of limits which the catalogue here lacks: since when, and when last.
@@ -80,6 +82,7 @@ impl Exchange {
             words,
             inbox: parking_lot::Mutex::new(Some(inbox)),
             refused: std::sync::atomic::AtomicU64::new(0),
+            told: std::sync::atomic::AtomicU64::new(0),
             repaired: std::sync::atomic::AtomicU64::new(0),
             unknown_limits: parking_lot::Mutex::default(),
             collections: parking_lot::Mutex::default(),

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -195,9 +196,17 @@ impl Telling {
 
     fn end_round(&mut self, pages: Pages) {
         let frames = pages.finish(&self.region.ledger, Kind::Round, self.round);
+        self.count(&frames, self.linked.len());
         let boot = self.boot();
         let actions = self.machine.round(boot, self.round, frames);
         self.act(actions);
+    }
+
+    /// Counts what `peers` are told.
+    fn count(&self, frames: &[(Bytes, Vec<Reference>)], peers: usize) {
+        let counters: usize = frames.iter().map(|(_, told)| told.len()).sum();
+        let told = (counters * peers) as u64;
+        self.region.exchange.told.fetch_add(told, Ordering::Relaxed);
     }
 
     fn hear(&mut self, words: &mut Vec<Word>) {
@@ -232,6 +241,7 @@ impl Telling {
                 }
                 Action::Encode { peer, id, refs } => {
                     let frames = self.region.pages(&refs, Kind::Backlog, self.round);
+                    self.count(&frames, 1);
                     let boot = self.boot();
                     self.machine.encoded(&peer, id, frames, boot)
                 }

@@ -201,6 +201,7 @@ fn every_metric_of_the_table_is_shown() {
         STORE_FAILED,
         LIVE_COUNTERS,
         REFUSED_NEW_KEYS,
+        USAGE_TOLD,
         USAGE_REPAIRED,
         USAGE_REFUSED,
         OVERSHOOT_UNITS,

@@ -80,6 +80,13 @@ fn is_over(limit: &str, window: i64, now: Timestamp) -> bool {
     Timestamp::from_nanos(window).plus(length) <= now
 }
 
+/// Whether a process told of a slot again when it could change no decision any more, as it may be when something was
+/// given back after it was gathered. Then it is not kept where no counter of that name stands.
+fn told_as_over(node: &Node, id: &SlotId, now: Timestamp) -> bool {
+    let told = node.told_again.get(id);
+    told.is_some_and(|dead_at| dead_at.plus(GRACE) <= now)
+}
+
 const fn is_slice(window: i64) -> bool {
     window < 0 && window != i64::MIN
 }
@@ -308,6 +315,7 @@ impl Audit {
             // one of a newer epoch, after which a late word may make the old one anew.
             let is_over = is_over(&id.0, id.3, now)
                 || slot.dead_at.plus(GRACE) <= now
+                || told_as_over(node, id, now)
                 || id.2 < node.epoch_of(&id.0).max(peer.epoch_of(&id.0))
                 || match counter {
                     None => false,
@@ -358,14 +366,22 @@ impl Audit {
                 .map(|(_, (p, n))| i128::from(*p) - i128::from(if n_counts { *n } else { 0 }))
                 .sum();
             let taken = ring[peer.index];
-            // What had come back to a bucket when it was told is not taken, if nobody asked there.
+            // What had come back to a bucket when it was told is not taken, if nobody asked there, and what has come back
+            // since is forgotten. Of an earlier process of the region too.
             let has_come_back = || {
-                let mut told = node.gathered.iter().flatten().rev();
-                let told = told.find(|(_, slot)| {
+                let mut is_newest = true;
+                let told = node.gathered.iter().flatten().rev();
+                let mut told = told.map(|(_, slot)| slot).filter(|slot| {
                     let id = &slot.id;
-                    (&id.0, &id.1, id.3, id.4.1) == (&named.0, &named.1, *window, node.incarnation)
+                    (&id.0, &id.1, id.3, id.4.0.as_str()) == (&named.0, &named.1, *window, home)
                 });
-                named.0 == "bucket" && told.is_some_and(|told| told.1.dead_at.plus(GRACE) <= now)
+                named.0 == "bucket"
+                    && told.any(|slot| {
+                        let is_own = slot.id.4.1 == node.incarnation;
+                        let counts = !is_own || std::mem::take(&mut is_newest);
+                        let is_over = slot.dead_at.plus(GRACE) <= now;
+                        counts && (is_over || told_as_over(node, &slot.id, now))
+                    })
             };
             assert!(
                 i128::from(taken) <= seen || has_come_back(),

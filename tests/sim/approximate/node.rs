@@ -112,6 +112,8 @@ pub struct Node {
     pub entries: u64,
     /// What was gathered in which round, if that is to be kept.
     pub gathered: Option<Vec<(u64, Slot)>>,
+    /// When a counter was dead by what was told of its slot again, if what is gathered is kept.
+    pub told_again: BTreeMap<SlotId, Timestamp>,
     catalogue: Rc<Catalogue>,
     names: Rc<Vec<RegionName>>,
     latencies: Vec<Span>,
@@ -154,6 +156,7 @@ impl Node {
             calls_max: 0,
             entries: 0,
             gathered: None,
+            told_again: BTreeMap::new(),
             catalogue: Rc::clone(catalogue),
             names: Rc::clone(names),
             latencies: delays_ms.iter().map(|ms| Span::from_ms(*ms)).collect(),
@@ -339,6 +342,7 @@ impl Node {
                 Action::Encode { peer, id, refs } => {
                     let pages = Pages::of(&self.ledger, &self.catalogue.names, &refs, false);
                     let frames = pages.finish(&self.ledger, Kind::Backlog, self.round);
+                    self.note_told_again(&frames);
                     waiting.extend(self.machine.encoded(&peer, id, frames, at.boot));
                 }
                 Action::Everything { peer, pass } => {
@@ -347,6 +351,14 @@ impl Node {
                     waiting.extend(actions);
                 }
             }
+        }
+    }
+
+    fn note_told_again(&mut self, frames: &[(Bytes, Vec<Ref>)]) {
+        if self.gathered.is_some() {
+            let slots = frames.iter().flat_map(|(bytes, _)| slots_of(bytes));
+            self.told_again
+                .extend(slots.map(|slot| (slot.id, slot.dead_at)));
         }
     }
 

@@ -75,7 +75,7 @@ impl Model {
         if window > self.window {
             self.window = window;
             self.used.fill(0);
-            self.sharing.enter(0);
+            self.sharing.enter();
         }
     }
 

@@ -18,10 +18,12 @@ pub struct Row {
     refused_early: u64,
     granted: u64,
     entries: u64,
+    /// What the window was a part of that passed the quota furthest.
+    worst: Option<Setup>,
 }
 
 impl Row {
-    pub const HEAD: &'static str = "over mean % | over max % | units | under mean % | under max % | units | refused early % | entries per grant |\n|---|---|---|---|---|---|---|---|---|";
+    pub const HEAD: &'static str = "over mean % | over max % | units | under mean % | under max % | units | refused early % | entries per grant | most over at |\n|---|---|---|---|---|---|---|---|---|---|";
 
     pub fn add(&mut self, setup: &Setup, windows: &[Tally], entries: u64) {
         let quota = setup.quota;
@@ -30,6 +32,9 @@ impl Row {
             let percent = |units: u64| 100.0 * units as f64 / quota as f64;
             self.windows += 1;
             self.over += percent(over);
+            if percent(over) > self.over_max {
+                self.worst = Some(*setup);
+            }
             self.over_max = self.over_max.max(percent(over));
             self.over_max_units = self.over_max_units.max(over);
             self.under += percent(under);
@@ -59,7 +64,7 @@ impl Row {
 
     pub fn print(&self, name: &str) {
         println!(
-            "| {name} | {:.3} | {:.2} | {} | {:.3} | {:.2} | {} | {:.2} | {:.2} |",
+            "| {name} | {:.3} | {:.2} | {} | {:.3} | {:.2} | {} | {:.2} | {:.2} | {} |",
             self.over(),
             self.over_max,
             self.over_max_units,
@@ -68,6 +73,10 @@ impl Row {
             self.under_max_units,
             self.refused_early(),
             self.entries as f64 / self.granted.max(1) as f64,
+            self.worst.map_or_else(String::new, |worst| format!(
+                "{} {} {} {:?} {}",
+                worst.regions, worst.quota, worst.load, worst.traffic, worst.seed
+            )),
         );
     }
 }
