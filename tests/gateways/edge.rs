@@ -47,7 +47,7 @@ impl Edge {
     /// Starts Highwater with the recipes' catalogue and 2 requests an hour for each address, an application, and
     /// with `start` the gateway.
     pub fn new(start: impl Fn(&Addresses) -> Program) -> Self {
-        let server = Server::on_real_clock(&[]);
+        let server = Server::on_real_clock(&[("listen.grpc", "\"127.0.0.1:0\"")]);
         let catalogue = Path::new(env!("CARGO_MANIFEST_DIR")).join("ops/gateways/catalogue.toml");
         let applied = server.cli(&["apply", "-f", &catalogue.to_string_lossy()]);
         assert!(
@@ -61,12 +61,17 @@ impl Edge {
                 "/admin/v1/limits/per-address",
                 &json!({
                     "algorithm": "sliding_log", "quota": 2, "window": "1h", "key": "ip", "actions": ["api"],
+                    "match": ["remote_address"],
                 }),
             )
             .succeeded();
-        let highwater = server.check_url().rsplit(':').next().expect("a port");
+        let port = |url: &str| -> u16 {
+            let port = url.rsplit(':').next().expect("a port");
+            port.parse().expect("a port")
+        };
         let addresses = Addresses {
-            highwater: highwater.parse().expect("a port"),
+            highwater: port(server.check_url()),
+            highwater_grpc: port(server.grpc_url()),
             application: application::start(),
             edge: free_port(),
         };

@@ -1,4 +1,4 @@
-//! Envoy with the ext_authz filter over HTTP.
+//! Envoy with the ext_authz filter over HTTP, and with the rate limit filter over gRPC.
 
 use std::fs;
 use std::process::Command;
@@ -9,15 +9,14 @@ use crate::program::Program;
 use crate::program::find;
 use crate::program::recipe;
 
-fn edge(mode: &str) -> Option<Edge> {
+/// The gateway with `file` as its recipe, in which `written` is replaced.
+fn edge(file: &str, (written, replaced): (&str, &str)) -> Option<Edge> {
     let envoy = find("envoy")?;
     Some(Edge::new(|addresses| {
         let directory = tempfile::tempdir().expect("a directory");
-        let text = recipe("envoy/ext-authz.yaml", addresses);
-        let text = text.replace(
-            "failure_mode_allow: true",
-            &format!("failure_mode_allow: {mode}"),
-        );
+        let text = recipe(file, addresses);
+        assert!(text.contains(written), "{file} says {written}");
+        let text = text.replace(written, replaced);
         fs::write(directory.path().join("envoy.yaml"), text).expect("written");
         let mut command = Command::new(&envoy);
         command.args([
@@ -33,26 +32,41 @@ fn edge(mode: &str) -> Option<Edge> {
     }))
 }
 
-#[test]
-fn envoy_asks_over_http_and_fails_open() {
-    let Some(mut edge) = edge("true") else { return };
-    edge.keeps(&Promise {
-        tells_allowed: true,
-        passes_body: true,
-        stopped: 200,
-        slow: 200,
-    });
-}
+const AUTHORIZATION: &str = "envoy/ext-authz.yaml";
+const RATE_LIMIT: &str = "envoy/rate-limit-service.yaml";
+const OPEN: (&str, &str) = ("failure_mode_allow: true", "failure_mode_allow: true");
+const CLOSED: (&str, &str) = ("failure_mode_allow: true", "failure_mode_allow: false");
+const DENY_NOT: (&str, &str) = ("failure_mode_deny: false", "failure_mode_deny: false");
+const DENY: (&str, &str) = ("failure_mode_deny: false", "failure_mode_deny: true");
 
-#[test]
-fn envoy_asks_over_http_and_fails_closed() {
-    let Some(mut edge) = edge("false") else {
+fn keeps(file: &str, mode: (&str, &str), without_highwater: u16) {
+    let Some(mut edge) = edge(file, mode) else {
         return;
     };
     edge.keeps(&Promise {
         tells_allowed: true,
         passes_body: true,
-        stopped: 503,
-        slow: 503,
+        stopped: without_highwater,
+        slow: without_highwater,
     });
+}
+
+#[test]
+fn envoy_asks_over_http_and_fails_open() {
+    keeps(AUTHORIZATION, OPEN, 200);
+}
+
+#[test]
+fn envoy_asks_over_http_and_fails_closed() {
+    keeps(AUTHORIZATION, CLOSED, 503);
+}
+
+#[test]
+fn envoy_asks_over_grpc_and_fails_open() {
+    keeps(RATE_LIMIT, DENY_NOT, 200);
+}
+
+#[test]
+fn envoy_asks_over_grpc_and_fails_closed() {
+    keeps(RATE_LIMIT, DENY, 503);
 }

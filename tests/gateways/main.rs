@@ -11,6 +11,9 @@ mod answer;
 #[path = "../api/calls.rs"]
 mod calls;
 #[allow(dead_code, reason = "each test binary uses its part of the harness")]
+#[path = "../api/ports.rs"]
+mod ports;
+#[allow(dead_code, reason = "each test binary uses its part of the harness")]
 #[path = "../api/server.rs"]
 mod server;
 

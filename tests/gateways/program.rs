@@ -2,7 +2,6 @@
 
 use std::env;
 use std::fs;
-use std::net::TcpListener;
 use std::net::TcpStream;
 use std::path::Path;
 use std::path::PathBuf;
@@ -13,6 +12,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::ports::free_ports_in_a_row;
 use crate::server::wait_until;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -42,10 +42,9 @@ pub fn skip(what: &str) {
     println!("skipped: there is no {what}");
 }
 
-/// A port that nobody uses at the moment.
+/// A port that nobody uses.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("bound").port()
+    free_ports_in_a_row(1).start
 }
 
 /// A running program.
@@ -111,13 +110,21 @@ pub fn recipe(path: &str, addresses: &Addresses) -> String {
         .join("ops/gateways")
         .join(path);
     let text = fs::read_to_string(&file).expect("a recipe");
+    assert!(
+        text.contains("7110") || text.contains("7113"),
+        "{path} names Highwater's port"
+    );
+    assert!(
+        text.contains("8000") && text.contains("8080"),
+        "{path} names both other ports"
+    );
     let mut replaced = text;
     for (written, port) in [
         ("7110", addresses.highwater),
+        ("7113", addresses.highwater_grpc),
         ("8000", addresses.application),
         ("8080", addresses.edge),
     ] {
-        assert!(replaced.contains(written), "{path} names port {written}");
         replaced = replaced.replace(written, &port.to_string());
     }
     replaced
@@ -128,6 +135,8 @@ pub fn recipe(path: &str, addresses: &Addresses) -> String {
 pub struct Addresses {
     /// Highwater's check listener.
     pub highwater: u16,
+    /// Highwater's gRPC listener.
+    pub highwater_grpc: u16,
     /// The application behind the gateway.
     pub application: u16,
     /// The gateway itself.
