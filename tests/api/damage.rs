@@ -32,7 +32,8 @@ fn used() -> (Server, tempfile::TempDir) {
         "log": { "algorithm": "sliding_log", "quota": 10, "window": "1h", "mode": "strict" },
     }));
     for limit in ["counted", "paid", "log"] {
-        assert_eq!(Counter::new(&server, "t", limit).passes(3), 3, "{limit}");
+        let counter = Counter::new(&server, "t", limit);
+        assert_eq!(counter.passes_once_decided(3), 3, "{limit}");
     }
     server.stop(Stop::Terminate);
     let kept = tempfile::tempdir().expect("a directory");

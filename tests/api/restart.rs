@@ -65,13 +65,17 @@ fn no_unit_of_a_strict_limit_is_stranded_when_a_region_alone_ends_in_good_order(
         "paid": { "algorithm": "fixed_window", "quota": 100, "window": "1h", "mode": "strict" },
     }));
     for round in 0..3 {
-        assert_eq!(Counter::new(&server, "t", "paid").passes(10), 10);
+        let paid = Counter::new(&server, "t", "paid");
+        assert_eq!(paid.passes_once_decided(10), 10);
         server.restart(Stop::Terminate);
         let look = Counter::new(&server, "t", "paid").look();
         let used = 10 * (round + 1);
         assert_eq!((look.used(), look.remaining()), (used, 100 - used));
     }
-    assert_eq!(Counter::new(&server, "t", "paid").passes(100), 70);
+    assert_eq!(
+        Counter::new(&server, "t", "paid").passes_once_decided(100),
+        70
+    );
 }
 
 /// Calls until the connection breaks; how many were answered, and whether one was not.
