@@ -36,6 +36,7 @@ mod ports;
 mod property;
 mod readme;
 mod redis;
+mod redis_client;
 mod refund;
 mod regions;
 mod restart;

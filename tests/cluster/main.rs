@@ -15,6 +15,9 @@ mod counter;
 #[path = "../api/ports.rs"]
 mod ports;
 #[allow(dead_code, reason = "each test binary uses its part of the harness")]
+#[path = "../api/redis_client.rs"]
+mod redis_client;
+#[allow(dead_code, reason = "each test binary uses its part of the harness")]
 #[path = "../api/server.rs"]
 mod server;
 
@@ -38,4 +41,5 @@ mod policies;
 mod race;
 mod restart;
 mod returning;
+mod throttle;
 mod windows;
