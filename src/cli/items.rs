@@ -37,6 +37,8 @@ Examples:
   highwater limits set exports --quota 10 --period day             for all tenants
   highwater limits set acme exports --quota 50 --period day        for acme
   highwater limits set acme tokens --override gpt-5 --capacity 9   for one key of acme's
+  highwater limits set per-ip --algorithm fixed_window --quota 9 --window 1s --match remote_address --key ip
+                                                                   by what Envoy tells of a call
   highwater limits set acme exports -f exports.toml                the fields from a file
   highwater limits get acme exports                                says where each field is from
   highwater limits delete acme exports                             back to what the plan says";

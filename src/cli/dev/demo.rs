@@ -31,12 +31,14 @@ pub fn catalogue() -> Value {
 
 /// What is printed when all regions are ready.
 pub fn welcome(plan: &Plan, kept: Option<&Path>) -> String {
-    let header = ["REGION", "CHECK", "ADMIN"].map(str::to_owned);
+    let header = ["REGION", "CHECK", "ADMIN", "GRPC", "REDIS"].map(str::to_owned);
     let line = |region: &RegionPlan| {
         vec![
             region.name.to_owned(),
             format!("http://{}", region.check()),
             format!("http://{}", region.admin()),
+            region.grpc().to_string(),
+            region.resp().to_string(),
         ]
     };
     let lines: Vec<Vec<String>> = plan.regions.iter().map(line).collect();
@@ -153,7 +155,9 @@ mod tests {
         let body: Value = serde_json::from_str(body).expect("JSON");
         assert_eq!(body["limit"], "regional-api");
         assert!(
-            text.contains("us-east-1   http://127.0.0.1:7110  http://127.0.0.1:7111\n"),
+            text.contains(
+                "us-east-1   http://127.0.0.1:7110  http://127.0.0.1:7111  127.0.0.1:7113  127.0.0.1:7114\n"
+            ),
             "{text}"
         );
     }

@@ -47,7 +47,7 @@ pub struct DevArgs {
     /// How many regions.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=plan::REGIONS_MAX))]
     regions: u16,
-    /// Region i (from 1) checks at port base + 10 i, its admin listener is one above.
+    /// Region i (from 1) checks at port base + 10 i, its admin listener is one above, gRPC three, Redis clients four.
     #[arg(long, value_name = "PORT", default_value_t = 7100)]
     base_port: u16,
     /// One-way delay between the regions, at most 2s.

@@ -140,7 +140,8 @@ impl RegionPlan {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port + 2))
     }
 
-    fn resp(&self) -> SocketAddr {
+    /// The address of the listener for Redis clients.
+    pub fn resp(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port + 4))
     }
 
