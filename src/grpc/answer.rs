@@ -26,6 +26,9 @@ use crate::http::answer;
 use crate::http::answer::Frame;
 use crate::http::answer::Judged;
 
+/// Headers of one limit, in the usual styles.
+const HEADERS_USUAL: usize = 5;
+
 /// The answer when no limit applies to any of so many descriptors.
 pub fn without_limits(descriptors: usize) -> RateLimitResponse {
     RateLimitResponse {
@@ -100,7 +103,15 @@ pub fn response(
         } else {
             &told.charged
         };
-        response.response_headers_to_add = headers(&answer::allowed_headers(shown, frame));
+        let told = &mut response.response_headers_to_add;
+        told.reserve(HEADERS_USUAL);
+        answer::allowed_headers(shown, frame, |name, value| {
+            told.push(HeaderValue {
+                key: name.as_str().to_owned(),
+                value,
+                ..HeaderValue::default()
+            });
+        });
     }
     response
 }
@@ -217,6 +228,10 @@ fn headers(headers: &[(HeaderName, HttpValue)]) -> Vec<HeaderValue> {
 
 /// For the gateway's log: shadow limits that would have refused, and limits whose failure policy decided.
 fn metadata(told: &[Judged<'_>]) -> Option<Struct> {
+    let is_told = |told: &Judged<'_>| told.outcome.would_deny || told.outcome.degraded;
+    if !told.iter().any(is_told) {
+        return None;
+    }
     let names = |of: fn(&Judged<'_>) -> bool| {
         let text = |judged: &Judged<'_>| Value {
             kind: Some(Kind::StringValue(judged.limit.name.to_string())),

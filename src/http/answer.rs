@@ -261,21 +261,20 @@ pub fn render(judged: &[Judged<'_>], frame: &Frame<'_>) -> Rendered {
     let written = serde_json::to_writer(&mut rendered.body, &answer);
     debug_assert!(written.is_ok(), "an answer is plain data");
     if let Some(tightest) = tightest(judged, status) {
-        limit_headers(tightest, frame, &mut rendered.headers);
+        push_headers(tightest, frame, &mut rendered.headers);
     }
     rendered
 }
 
-/// The headers that tell of the tightest limit of an allowed check.
+/// Tells the headers of the tightest limit of an allowed check.
 pub fn allowed_headers(
     judged: &[Judged<'_>],
     frame: &Frame<'_>,
-) -> SmallVec<[(HeaderName, HeaderValue); 8]> {
-    let mut headers = SmallVec::new();
+    tell: impl FnMut(HeaderName, String),
+) {
     if let Some(tightest) = tightest(judged, 200) {
-        limit_headers(tightest, frame, &mut headers);
+        limit_headers(tightest, frame, tell);
     }
-    headers
 }
 
 /// The headers that tell how one limit stands, for an answer that is no decision.
@@ -289,7 +288,7 @@ pub fn standing_headers(
         HeaderValue::from_static("application/json"),
     ));
     if !judged.limit.unlimited {
-        limit_headers(judged, frame, &mut headers);
+        push_headers(judged, frame, &mut headers);
     }
     headers
 }
@@ -398,11 +397,7 @@ fn window_seconds(item: &Judged<'_>) -> Option<u64> {
     Some(length.as_seconds_ceil().max(1))
 }
 
-fn limit_headers(
-    item: &Judged<'_>,
-    frame: &Frame<'_>,
-    headers: &mut SmallVec<[(HeaderName, HeaderValue); 8]>,
-) {
+fn limit_headers(item: &Judged<'_>, frame: &Frame<'_>, mut tell: impl FnMut(HeaderName, String)) {
     let standing = &item.outcome.standing;
     let quota = item.limit.rule.quota();
     let reset_seconds = standing.reset_after.as_seconds_ceil();
@@ -413,30 +408,36 @@ fn limit_headers(
             Some(seconds) => format!("\"{name}\";q={quota};w={seconds}"),
             None => format!("\"{name}\";q={quota};qu=\"concurrent-requests\""),
         };
-        push(headers, RATELIMIT_POLICY, policy);
-        push(
-            headers,
+        tell(RATELIMIT_POLICY, policy);
+        let remaining = standing.remaining;
+        tell(
             RATELIMIT,
-            format!("\"{name}\";r={};t={reset_seconds}", standing.remaining),
+            format!("\"{name}\";r={remaining};t={reset_seconds}"),
         );
     }
     if frame.styles.github {
         let reset = frame.now.plus(standing.reset_after).as_unix_seconds_ceil();
-        headers.push((X_RATELIMIT_LIMIT, HeaderValue::from(quota)));
-        headers.push((X_RATELIMIT_REMAINING, HeaderValue::from(standing.remaining)));
-        headers.push((X_RATELIMIT_RESET, HeaderValue::from(reset)));
+        tell(X_RATELIMIT_LIMIT, quota.to_string());
+        tell(X_RATELIMIT_REMAINING, standing.remaining.to_string());
+        tell(X_RATELIMIT_RESET, reset.to_string());
     }
     if frame.styles.legacy {
-        headers.push((RATELIMIT_LIMIT, HeaderValue::from(quota)));
-        headers.push((RATELIMIT_REMAINING, HeaderValue::from(standing.remaining)));
-        headers.push((RATELIMIT_RESET, HeaderValue::from(reset_seconds)));
+        tell(RATELIMIT_LIMIT, quota.to_string());
+        tell(RATELIMIT_REMAINING, standing.remaining.to_string());
+        tell(RATELIMIT_RESET, reset_seconds.to_string());
     }
 }
 
-fn push(headers: &mut SmallVec<[(HeaderName, HeaderValue); 8]>, name: HeaderName, text: String) {
-    if let Ok(value) = HeaderValue::try_from(text) {
-        headers.push((name, value));
-    }
+fn push_headers(
+    item: &Judged<'_>,
+    frame: &Frame<'_>,
+    headers: &mut SmallVec<[(HeaderName, HeaderValue); 8]>,
+) {
+    limit_headers(item, frame, |name, text| {
+        if let Ok(value) = HeaderValue::try_from(text) {
+            headers.push((name, value));
+        }
+    });
 }
 
 impl From<Rendered> for Response<Body> {
