@@ -8,10 +8,10 @@ use crate::drill::timeline::Bar;
 
 /// Width and height of a chart in its own units; the page scales it.
 const WIDTH: u64 = 720;
-const HEIGHT: u64 = 190;
+const HEIGHT: u64 = 204;
 /// Room for numbers, on the left and below.
 const LEFT: u64 = 72;
-const BELOW: u64 = 22;
+const BELOW: u64 = 36;
 const ABOVE: u64 = 8;
 const RIGHT: u64 = 8;
 
