@@ -35,6 +35,7 @@
 //! | [`replication`] | what to tell which peer when: frames, rounds, backlog, repair; pure |
 //! | [`machine`] | what the log drives: catalogue, book, log-decided checks; the same on every region |
 //! | [`drill`] | failover drills: scenario, record of what callers were told, verdict, report |
+//! | [`client`] | asks a server, with a deadline and a policy for when none answers; a tower layer. Alone with the feature `client` |
 //! | [`store`] | SQLite: two files, a writer thread each, group commit, journal and fold, restore, backup |
 //! | [`telemetry`] | the one table of metric names, logs |
 //! | [`consensus`] | the replicated log: openraft over the store and the links, members, leadership |
@@ -92,23 +93,47 @@
 //! - No consensus of our own: openraft, behind [`consensus`].
 //! - No write of peers' counts to disk: a region that starts is told them.
 
+// The client alone has no pages for most of what this one links to.
+#![cfg_attr(not(feature = "server"), allow(rustdoc::broken_intra_doc_links))]
+
+#[cfg(feature = "server")]
 pub mod admin;
+#[cfg(feature = "server")]
 pub mod algorithm;
+#[cfg(feature = "server")]
 pub mod catalogue;
+#[cfg(feature = "server")]
 pub mod cli;
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(feature = "server")]
 pub mod consensus;
 pub mod domain;
+#[cfg(feature = "server")]
 pub mod drill;
+#[cfg(feature = "server")]
 pub mod grants;
+#[cfg(feature = "server")]
 pub mod grpc;
+#[cfg(feature = "server")]
 pub mod http;
+#[cfg(feature = "server")]
 pub mod ledger;
+#[cfg(feature = "server")]
 pub mod machine;
+#[cfg(feature = "server")]
 pub mod peer;
+#[cfg(feature = "server")]
 pub mod region;
+#[cfg(feature = "server")]
 pub mod replication;
+#[cfg(feature = "server")]
 pub mod resp;
+#[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
 pub mod telemetry;
+#[cfg(feature = "server")]
 pub mod usage;

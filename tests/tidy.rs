@@ -7,7 +7,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 /// Modules from the bottom to the top; a module imports only from those before it.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "domain",
     "algorithm",
     "catalogue",
@@ -17,6 +17,7 @@ const ORDER: [&str; 20] = [
     "replication",
     "machine",
     "drill",
+    "client",
     "store",
     "telemetry",
     "consensus",

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use anyhow::bail;
 use reqwest::Method;
 use reqwest::Response;
-use reqwest::Url;
 use reqwest::header::ETAG;
 use reqwest::header::IF_MATCH;
 use serde_json::Value;
 
+use crate::client::transport;
+use crate::client::transport::Transport;
+use crate::client::transport::Unread;
 use crate::region::config::secret;
 use crate::region::config::secret::Secret;
 
@@ -28,14 +29,14 @@ pub const DEV_TOKEN: &str = "dev";
 const PAGE_SIZE: &str = "1000";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// A page of a list or a whole catalogue; downloads are streams.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024 * 1024;
+/// Connections that are kept open between two calls of a command.
+const IDLE_MAX: usize = 64;
 
 /// A server to talk to.
 #[derive(Debug)]
-pub struct Client {
-    http: reqwest::Client,
-    server: Url,
-    token: Option<Secret>,
-}
+pub struct Client(Transport);
 
 /// What a server answered.
 #[derive(Clone, Debug)]
@@ -134,34 +135,18 @@ impl Client {
     /// When the address is no HTTP address or the token cannot be read.
     pub fn new(global: &Global) -> anyhow::Result<Self> {
         let token = token(global)?;
-        Self::to(&global.server, token)
+        Self::to(&global.server, token.as_ref())
     }
 
     /// A client of the server at `server` that shows `token`.
     ///
     /// # Errors
     /// When the address is no HTTP address.
-    pub fn to(server: &str, token: Option<Secret>) -> anyhow::Result<Self> {
-        let url = Url::parse(server)
-            .with_context(|| format!("--server \"{server}\" is not a URL, as in {DEV_SERVER}"))?;
-        match url.scheme() {
-            "http" => {}
-            "https" => bail!(
-                "--server {server}: this build speaks HTTP only; reach the server through a tunnel or a proxy"
-            ),
-            other => {
-                bail!("--server {server}: \"{other}\" is not spoken; write it as in {DEV_SERVER}")
-            }
-        }
-        let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .no_proxy()
-            .build()?;
-        Ok(Self {
-            http,
-            server: url,
-            token,
-        })
+    pub fn to(server: &str, token: Option<&Secret>) -> anyhow::Result<Self> {
+        let token = token.map(Secret::expose);
+        let transport = Transport::new(server, token, CONNECT_TIMEOUT, IDLE_MAX)
+            .with_context(|| format!("--server {server}"))?;
+        Ok(Self(transport))
     }
 
     /// `GET` of the path made of `segments`.
@@ -185,7 +170,7 @@ impl Client {
         if_match: Option<u64>,
     ) -> anyhow::Result<Answer> {
         let mut request = self
-            .request(method, segments, query)?
+            .request(method, segments, query)
             .timeout(ANSWER_TIMEOUT);
         if let Some(body) = body {
             request = request.json(body);
@@ -234,7 +219,7 @@ impl Client {
     /// # Errors
     /// When no answer comes.
     pub async fn download(&self, segments: &[&str]) -> anyhow::Result<Result<Response, Answer>> {
-        let request = self.request(Method::GET, segments, &[])?;
+        let request = self.request(Method::GET, segments, &[]);
         let response = request
             .send()
             .await
@@ -250,29 +235,12 @@ impl Client {
         method: Method,
         segments: &[&str],
         query: &[(&str, &str)],
-    ) -> anyhow::Result<reqwest::RequestBuilder> {
-        let request = self.http.request(method, self.url(segments, query)?);
-        Ok(match &self.token {
-            Some(token) => request.bearer_auth(token.expose()),
-            None => request,
-        })
-    }
-
-    /// The URL of a path. Every segment is encoded as a whole, so a tenant may be called `a/b`.
-    fn url(&self, segments: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Url> {
-        let mut url = self.server.clone();
-        url.path_segments_mut()
-            .map_err(|()| anyhow::anyhow!("--server {}: has no path to add to", self.server))?
-            .pop_if_empty()
-            .extend(segments);
-        if !query.is_empty() {
-            url.query_pairs_mut().extend_pairs(query);
-        }
-        Ok(url)
+    ) -> reqwest::RequestBuilder {
+        self.0.request(method, self.0.url(segments, query))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
-        let server = self.server.as_str().trim_end_matches('/');
+        let server = self.0.server();
         if error.is_connect() {
             return anyhow::anyhow!(
                 "no server answers at {server}; start one with `highwater dev`, or name another with --server"
@@ -284,7 +252,10 @@ impl Client {
                 ANSWER_TIMEOUT.as_secs()
             );
         }
-        anyhow::anyhow!("{server} could not be asked: {}", root_cause(error))
+        anyhow::anyhow!(
+            "{server} could not be asked: {}",
+            transport::root_cause(error)
+        )
     }
 
     async fn answer(&self, response: Response) -> anyhow::Result<Answer> {
@@ -294,10 +265,14 @@ impl Client {
             .get(ETAG)
             .and_then(|tag| tag.to_str().ok())
             .and_then(version_of_tag);
-        let bytes = response
-            .bytes()
-            .await
-            .map_err(|error| self.unreachable(&error))?;
+        let bytes = transport::body(response, ANSWER_BYTES_MAX).await;
+        let bytes = bytes.map_err(|unread| match unread {
+            Unread::Broken(error) => self.unreachable(&error),
+            Unread::TooLarge => anyhow::anyhow!(
+                "the answer of {} has more than {ANSWER_BYTES_MAX} bytes",
+                self.0.server()
+            ),
+        })?;
         let body = if bytes.is_empty() {
             Value::Null
         } else {
@@ -310,14 +285,6 @@ impl Client {
             version,
         })
     }
-}
-
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
 }
 
 /// A body that is not JSON, in the form of an answer: something else than a Highwater server answered.
@@ -410,25 +377,13 @@ mod tests {
     }
 
     #[test]
-    fn names_are_encoded_as_whole_segments() {
-        let client = Client::to("http://127.0.0.1:1/base/", None).expect("a client");
-        let url = client
-            .url(
-                &["admin", "v1", "tenants", "a/b c%?#ü"],
-                &[("key", "x&y=z")],
-            )
-            .expect("a URL");
-        assert_eq!(
-            url.as_str(),
-            "http://127.0.0.1:1/base/admin/v1/tenants/a%2Fb%20c%25%3F%23%C3%BC?key=x%26y%3Dz"
+    fn a_wrong_address_names_the_flag() {
+        let refused = |server| format!("{:#}", Client::to(server, None).expect_err("refused"));
+        let told = refused("https://example.org");
+        assert!(
+            told.starts_with("--server") && told.contains("HTTP only"),
+            "{told}"
         );
-    }
-
-    #[test]
-    fn only_http_is_spoken() {
-        let refused = |server| Client::to(server, None).expect_err("refused").to_string();
-        assert!(refused("https://example.org").contains("speaks HTTP only"));
-        assert!(refused("ftp://example.org").contains("\"ftp\" is not spoken"));
         assert!(refused("localhost").contains("is not a URL"));
     }
 

@@ -2,10 +2,12 @@
 
 use serde::Deserialize;
 use serde::Serialize;
+#[cfg(feature = "server")]
 use utoipa::ToSchema;
 
 /// Yes or no.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     /// The caller may go on.
@@ -15,7 +17,8 @@ pub enum Decision {
 }
 
 /// Why a check was not allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// Too little is left now; waiting helps.
@@ -41,7 +44,8 @@ impl Reason {
 }
 
 /// What an answer rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DecidedBy {
     /// This region's counters.

@@ -60,7 +60,7 @@ pub async fn with_demo_limits(plan: &Plan) -> anyhow::Result<()> {
 fn client(region: &RegionPlan) -> anyhow::Result<Client> {
     Client::to(
         &format!("http://{}", region.admin()),
-        Some(Secret::new(DEV_TOKEN)),
+        Some(&Secret::new(DEV_TOKEN)),
     )
 }
 

@@ -55,8 +55,7 @@ impl Endpoint {
             name: name.to_owned(),
             check: check.trim_end_matches('/').to_owned(),
             http,
-            admin: Client::to(admin, Some(token.clone()))
-                .with_context(|| format!("region {name}"))?,
+            admin: Client::to(admin, Some(token)).with_context(|| format!("region {name}"))?,
             token: token.clone(),
         })
     }
