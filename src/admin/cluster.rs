@@ -264,7 +264,7 @@ pub async fn cluster(
     };
     let cluster_id = region.cluster_id();
     let now = region.clock.now();
-    let telling = region.exchange.sight.readings();
+    let telling = region.exchange.readings();
     Ok(Json(ClusterStatus {
         region: region.name.to_string(),
         version: env!("CARGO_PKG_VERSION"),

@@ -35,7 +35,9 @@ pub mod charge;
 pub mod closed;
 pub mod command;
 pub mod give;
+pub mod lead;
 mod snapshot;
+pub mod strict;
 #[cfg(test)]
 mod tests;
 

@@ -19,7 +19,7 @@ use crate::ledger::check::Request;
 use crate::machine::charge::Charge;
 use crate::machine::charge::ChargeItem;
 use crate::machine::command::Command;
-use crate::region::leading::window_of;
+use crate::machine::lead::window_of;
 use crate::region::proposals::ProposeError;
 use crate::region::state::Region;
 use crate::region::strict;

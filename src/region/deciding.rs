@@ -295,17 +295,7 @@ impl Region {
         word: Option<Word>,
     ) -> Outcome {
         let word = word.unwrap_or(Word::OutOfReach);
-        let mut words: strict::Words = smallvec::smallvec![Word::Judge; request.items.len()];
-        for (index, want) in parts.wants.iter().enumerate() {
-            words[want.place] = match word {
-                // A refusal is this limit's own. Nothing is charged, so of the others nothing is said.
-                Word::Decided(_) if index != place => {
-                    Word::Decided(strict::held(want.limit, None, 0, request.now))
-                }
-                // The leader is out of reach for all of them.
-                word => word,
-            };
-        }
+        let words = strict::last_words(request, parts, place, word);
         self.ledger.check(&Request {
             words: &words,
             ..*request

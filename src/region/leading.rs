@@ -12,39 +12,30 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::domain::limit::Rule;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
-use crate::domain::time::Window;
 use crate::grants::account::Account;
 use crate::grants::account::Holder;
 use crate::grants::account::Quota;
 use crate::grants::account::Transfer;
-use crate::grants::book;
 use crate::grants::book::NotTaken;
 use crate::grants::leader::Action;
 use crate::grants::leader::Leader;
 use crate::grants::leader::Now;
-use crate::grants::leader::Part;
 use crate::grants::log_time::Discipline;
 use crate::grants::log_time::LogTime;
 use crate::grants::log_time::OFF_MEDIAN_MAX;
 use crate::grants::log_time::Reading;
-use crate::grants::message::Ask;
-use crate::grants::message::Refused;
 use crate::grants::message::ToLeader;
-use crate::grants::message::ToRegion;
-use crate::grants::message::Why;
 use crate::machine::Machine;
 use crate::machine::charge::Charge;
 use crate::machine::charge::Charged;
-use crate::machine::charge::has_reservations;
-use crate::machine::charge::told_of;
 use crate::machine::command::Command;
 use crate::machine::command::Reply;
 use crate::machine::give::GiveBack;
 use crate::machine::give::Source;
+use crate::machine::lead;
 use crate::region::outbox::Letter;
 use crate::region::outbox::Outbox;
 use crate::region::proposals::Forwarded;
@@ -84,39 +75,12 @@ pub struct Leading {
     last_charge: u64,
 }
 
-/// The window of `rule` that contains `at`; `None` when the rule has no windows that end.
-pub fn window_of(rule: &Rule, at: Timestamp) -> Option<Window> {
-    match rule {
-        Rule::FixedWindow { window, .. } => Some(Window::aligned(at, *window)),
-        Rule::CalendarWindow { calendar, .. } => Some(calendar.window(at)),
-        _ => None,
-    }
-}
-
 impl Leading {
     fn now(&mut self, boot: Span, region_time: Timestamp) -> Now {
         Now {
             boot,
             log: self.log_time.read(Reading { boot, region_time }),
         }
-    }
-
-    /// The window of an account that contains `at`; of a bucket the one that it has.
-    fn window(
-        &mut self,
-        machine: &Machine,
-        now: Now,
-        account: &Account,
-        rule: &Rule,
-        at: Timestamp,
-    ) -> Option<Window> {
-        if let quota @ Quota::Bucket(_) = Quota::of(rule) {
-            return Some(
-                self.leader
-                    .bucket_window(now, machine.book(), account, quota),
-            );
-        }
-        window_of(rule, at)
     }
 
     fn carry_out(&mut self, actions: Vec<Action>, outbox: &Outbox) {
@@ -257,7 +221,7 @@ impl Region {
                     continue;
                 }
                 match word {
-                    ToLeader::Ask(ask) => heard_ask(leading, machine, now, &ask, out),
+                    ToLeader::Ask(ask) => lead::ask(&mut leading.leader, machine, now, &ask, out),
                     ToLeader::Report(report) => {
                         leading.leader.report(now, machine.book(), &report, out);
                     }
@@ -412,7 +376,7 @@ impl Region {
     pub async fn charge_here(self: &Arc<Self>, mut charge: Charge, left: Span) -> Forwarded {
         let started = self.clock.stopwatch();
         let planned = self.lead(|leading, machine, now, out| {
-            let open = windows(leading, machine, &mut charge, now);
+            let open = lead::parts(&mut leading.leader, machine, &mut charge, now);
             if let Some(said) = machine.judge(&charge, now.log) {
                 return Err(said);
             }
@@ -485,7 +449,13 @@ impl Region {
         if let Source::Use { window, .. } = &mut give.source {
             let found = self.lead(|leading, machine, now, _| {
                 let (_, limit) = machine.limit_of(&account, now.log)?;
-                leading.window(machine, now, &account, &limit.rule, now.log)
+                lead::window(
+                    &mut leading.leader,
+                    machine,
+                    now,
+                    (&account, &limit.rule),
+                    now.log,
+                )
             });
             match found {
                 None => return Forwarded::NotLeader,
@@ -498,64 +468,4 @@ impl Region {
         });
         done
     }
-}
-
-fn heard_ask(leading: &mut Leading, machine: &Machine, now: Now, ask: &Ask, out: &mut Vec<Action>) {
-    let found = machine.limit_of(&ask.account, now.log);
-    let known = found.and_then(|(_, limit)| {
-        let at = ask.at.unwrap_or(now.log);
-        let window = leading.window(machine, now, &ask.account, &limit.rule, at)?;
-        Some((window, Quota::of(&limit.rule)))
-    });
-    match known {
-        Some((window, quota)) => {
-            leading
-                .leader
-                .ask(now, machine.book(), ask, window, quota, out);
-        }
-        None => {
-            let refused = Refused {
-                holder: ask.holder.clone(),
-                account: ask.account.clone(),
-                why: Why::Changed {
-                    version: machine.catalogue().version(),
-                },
-                stamp: leading.leader.stamp(now, &ask.holder, Some(ask.sent_boot)),
-            };
-            out.push(Action::Tell(ask.holder.clone(), ToRegion::Refused(refused)));
-        }
-    }
-}
-
-/// Notes the running window of every item that has windows, and gives their parts of the charge.
-fn windows(leading: &mut Leading, machine: &Machine, charge: &mut Charge, now: Now) -> Vec<Part> {
-    let mut parts = Vec::new();
-    for item in &mut charge.items {
-        let account = Account {
-            tenant: charge.tenant.clone(),
-            limit: item.limit.clone(),
-            key: item.key.clone(),
-            epoch: item.epoch,
-        };
-        let Some((_, limit)) = machine.limit_of(&account, now.log) else {
-            continue;
-        };
-        if !has_reservations(&limit.rule) {
-            continue;
-        }
-        item.window = leading.window(machine, now, &account, &limit.rule, now.log);
-        if let Some(window) = item.window {
-            parts.push(Part {
-                charge: book::Charge {
-                    account,
-                    window,
-                    holder: charge.request.holder.clone(),
-                    totals: told_of(item.told, window.id),
-                    units: item.units,
-                },
-                quota: Quota::of(&limit.rule),
-            });
-        }
-    }
-    parts
 }

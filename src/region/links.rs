@@ -75,9 +75,7 @@ impl Region {
             overshoot_units,
             ended_units,
         };
-        self.metrics
-            .usage
-            .show(&self.exchange.sight.readings(), &totals);
+        self.metrics.usage.show(&self.exchange.readings(), &totals);
     }
 
     /// How this region stands in the cluster, for metrics.

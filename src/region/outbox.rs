@@ -23,9 +23,10 @@ use crate::grants::account::Transfer;
 use crate::grants::message::Answer;
 use crate::grants::message::ToLeader;
 use crate::grants::message::ToRegion;
+use crate::machine::strict::Seats;
+use crate::machine::strict::Want;
 use crate::peer::Service;
 use crate::region::progress::Progress;
-use crate::region::reservations::Want;
 use crate::region::state::Region;
 
 /// Words that may wait.

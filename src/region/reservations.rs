@@ -20,11 +20,8 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
-use crate::algorithm::bucket::Flow;
 use crate::catalogue::view::View;
-use crate::domain::limit::Limit;
 use crate::domain::limit::Mode;
-use crate::domain::limit::Rule;
 use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::grants::account::Account;
@@ -38,6 +35,9 @@ use crate::grants::reservation::Reservation;
 use crate::grants::reservation::Ticket;
 use crate::grants::reservation::Verdict;
 use crate::machine::charge::has_reservations;
+use crate::machine::strict::Seats;
+use crate::machine::strict::Want;
+use crate::machine::strict::window_length;
 
 const SHARDS: usize = 64;
 /// Verdicts that may wait for one check: each of its limits has one at a time, and a check has at most 16.
@@ -50,19 +50,6 @@ struct Shard {
     accounts: HashMap<Account, Box<Reservation>, RandomState>,
     /// Nothing in the shard is due before this boot time.
     due: Span,
-}
-
-/// One strict limit of a check whose units come from a reservation.
-#[derive(Clone, Debug)]
-pub struct Want<'a> {
-    /// Its place in the check.
-    pub place: usize,
-    /// The counter.
-    pub account: Account,
-    /// The limit.
-    pub limit: &'a Limit,
-    /// Units; 0 looks.
-    pub units: u64,
 }
 
 /// See the module.
@@ -318,10 +305,8 @@ pub struct Waiter {
     tell: mpsc::Sender<(Ticket, Verdict)>,
 }
 
-impl Locked<'_> {
-    /// The reservation of `want`; made when there is none and units are wanted. `None`: there is none, or no
-    /// room for one more.
-    pub fn get(&mut self, want: &Want<'_>, boot: Span) -> Option<&mut Reservation> {
+impl Seats for Locked<'_> {
+    fn get(&mut self, want: &Want<'_>, boot: Span) -> Option<&mut Reservation> {
         let index = self.reservations.shard(&want.account);
         let (_, shard) = self
             .guards
@@ -350,20 +335,5 @@ impl Locked<'_> {
         // A check may know a change before [`Reservations::reconcile`] has come by.
         found.set_quota(Quota::of(&want.limit.rule));
         Some(&mut **found)
-    }
-}
-
-/// The length of a limit's windows, for rates; of a calendar window the period's usual length, of a bucket the
-/// time in which it fills.
-fn window_length(rule: &Rule) -> Span {
-    match rule {
-        Rule::FixedWindow { window, .. } => *window,
-        Rule::CalendarWindow { calendar, .. } => {
-            let window = calendar.window(Timestamp::EPOCH);
-            window.end.since(window.start)
-        }
-        rule => Quota::of(rule)
-            .flow()
-            .map_or(Span::from_seconds(60), Flow::time_to_refill),
     }
 }

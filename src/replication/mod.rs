@@ -20,6 +20,7 @@
 //! - [`sender`]: all peers: rounds, replies, failures, what to do next. `recipient`: one peer, and what an
 //!   acknowledged round means. `backlog`: what one peer is owed. `history`: when rounds were gathered.
 //! - [`pages`], [`merge`], [`pass`]: between frames and the ledger: writing counters, merging them, walking over them.
+//! - [`sight`]: what a region sees of the others, in the form that the share rule reads.
 //! - [`repair`]: finding what differs nevertheless. `survey`: its frames. [`turns`]: when.
 //!
 //! What the other parts do for this to hold: a frame is acknowledged only when all of it was merged; a reply
@@ -49,6 +50,7 @@ pub mod pass;
 mod recipient;
 pub mod repair;
 pub mod sender;
+pub mod sight;
 mod survey;
 pub mod turns;
 pub mod wire;

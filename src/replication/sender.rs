@@ -21,6 +21,9 @@ pub use crate::replication::recipient::BACKLOG_LOST_MAX;
 pub use crate::replication::recipient::FLIGHTS_MAX;
 pub use crate::replication::recipient::FLYING_BYTES_MAX;
 
+/// A frame that was not acknowledged for so long is given up and told anew.
+pub const REPLY_WITHIN: Span = Span::from_seconds(5);
+
 /// Names a frame on its way to one peer; never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SendId(pub u64);

@@ -9,14 +9,12 @@
 //! - [`tell`]: the task that drives [`crate::replication`].
 //! - [`hear`]: takes frames and replies; runs where they arrive.
 //! - [`compare`]: finds what slipped past all that, and tells it.
-//! - [`mesh`]: what the ledger's share rule is told of the peers.
 //!
 //! No check waits for any of this. Counts of peers are kept in memory alone: a region that starts anew is told
 //! everything by its peers, what its own earlier processes had counted among it.
 
 pub mod compare;
 pub mod hear;
-pub mod mesh;
 pub mod tell;
 
 use std::collections::BTreeMap;
@@ -26,9 +24,11 @@ use tokio::sync::mpsc;
 
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
-use crate::region::exchange::mesh::Sight;
 use crate::replication::repair::Collection;
 use crate::replication::sender::SendId;
+use crate::replication::sight::Sight;
+use crate::replication::sight::Standing;
+use crate::telemetry::usage::TellingReading;
 
 /// Words that may wait for the telling task.
 const WORDS_MAX: usize = 4_096;
@@ -72,6 +72,19 @@ pub struct Exchange {
 }
 
 impl Exchange {
+    /// How it stands with the counts that each peer is told.
+    pub fn readings(&self) -> Vec<TellingReading> {
+        let standings = self.sight.standings().into_iter();
+        let reading = |standing: Standing| TellingReading {
+            peer: standing.region.to_string(),
+            lag: standing.lag,
+            backlog: standing.backlog,
+            frames: standing.frames,
+            is_caught_up: standing.is_caught_up,
+        };
+        standings.map(reading).collect()
+    }
+
     /// Of a region that tells its peers of changes every `interval`.
     pub fn new(interval: Span) -> Self {
         let (words, inbox) = mpsc::channel(WORDS_MAX);

@@ -17,21 +17,20 @@ use crate::domain::time::Span;
 use crate::ledger::exchange::Reference;
 use crate::peer::Service;
 use crate::region::exchange::Word;
-use crate::region::exchange::mesh::Standing;
 use crate::region::state::Region;
 use crate::region::timers::stopped;
 use crate::replication::pages::Pages;
 use crate::replication::sender::Action;
 use crate::replication::sender::Replication;
 use crate::replication::sender::SendId;
+use crate::replication::sight::Standing;
 use crate::replication::turns::Turns;
 use crate::replication::wire::Kind;
 
 pub use crate::replication::pages::EntryHead;
 pub use crate::replication::pages::put;
+pub use crate::replication::sender::REPLY_WITHIN;
 
-/// A frame that was not acknowledged for so long is given up and told anew.
-pub const REPLY_WITHIN: Span = Span::from_seconds(5);
 /// Counters that one step of a walk through the ledger looks at, at least, where there are as many.
 const WALK_STEP: usize = 2_000;
 /// Words that are taken together.

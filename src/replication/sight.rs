@@ -9,7 +9,6 @@ use crate::domain::time::Span;
 use crate::ledger::Ledger;
 use crate::ledger::mesh::Mesh;
 use crate::ledger::mesh::Peer;
-use crate::telemetry::usage::TellingReading;
 
 /// A peer that was not heard for this long is cut off.
 const CUT_OFF_AFTER: Span = Span::from_seconds(1);
@@ -127,17 +126,20 @@ impl Sight {
         })
     }
 
-    /// How it stands with the counts that each peer is told.
-    pub fn readings(&self) -> Vec<TellingReading> {
+    /// How it stood with every peer when that was last set, in the order of their names.
+    pub fn standings(&self) -> Vec<Standing> {
         let peers = self.peers.lock();
-        let reading = |(name, seen): (&RegionName, &Seen)| TellingReading {
-            peer: name.to_string(),
+        let standing = |(name, seen): (&RegionName, &Seen)| Standing {
+            region: name.clone(),
+            is_caught_up: seen.is_caught_up,
+            acked_round: seen.acked_round,
+            latency: seen.latency,
             lag: seen.lag,
             backlog: seen.backlog,
             frames: seen.frames,
-            is_caught_up: seen.is_caught_up,
+            incarnation: seen.incarnation,
         };
-        peers.iter().map(reading).collect()
+        peers.iter().map(standing).collect()
     }
 }
 
