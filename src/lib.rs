@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Data flows one way. The **pure half** ([`domain`], [`algorithm`], [`catalogue`], [`usage`], [`grants`],
-//! [`ledger`], [`replication`], [`machine`], [`drill`]) has no clock, randomness, input or output: `now` and seeds are arguments, outcomes
+//! [`ledger`], [`replication`], [`machine`], [`drill`], [`simulate`]) has no clock, randomness, input or output: `now` and seeds are arguments, outcomes
 //! are values. The **shell** carries sockets, disk, clock and metrics around it. Imports point downwards only,
 //! in the order of this table; `tests/tidy.rs` holds all of this.
 //!
@@ -35,6 +35,7 @@
 //! | [`replication`] | what to tell which peer when: frames, rounds, backlog, repair; pure |
 //! | [`machine`] | what the log drives: catalogue, book, log-decided checks; the same on every region |
 //! | [`drill`] | failover drills: scenario, record of what callers were told, verdict, report |
+//! | [`simulate`] | drills in virtual time: regions of the pure machines, network, clocks, disks and the log as a model |
 //! | [`client`] | asks a server, with a deadline and a policy for when none answers; a tower layer. Alone with the feature `client` |
 //! | [`store`] | SQLite: two files, a writer thread each, group commit, journal and fold, restore, backup |
 //! | [`telemetry`] | the one table of metric names, logs |
@@ -49,7 +50,7 @@
 //! | [`cli`] | the commands |
 //!
 //! A check is read in two files: `http/check.rs` (what comes in and goes out) and `ledger/check.rs` (the
-//! atomic step). A strict check: `region/strict.rs` (the step over reservations) and `region/deciding.rs` (what
+//! atomic step). A strict check: `machine/strict.rs` (the step over reservations) and `region/deciding.rs` (what
 //! waits). A limit's arithmetic is in `algorithm/`, what its fields mean in `catalogue/effective.rs`.
 //! An approximate one: `ledger/sharing.rs` (the share of what is left) and `region/exchange/` (counts out and in).
 //!
@@ -131,6 +132,8 @@ pub mod replication;
 pub mod resp;
 #[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "server")]
+pub mod simulate;
 #[cfg(feature = "server")]
 pub mod store;
 #[cfg(feature = "server")]

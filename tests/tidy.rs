@@ -7,7 +7,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 /// Modules from the bottom to the top; a module imports only from those before it.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 22] = [
     "domain",
     "algorithm",
     "catalogue",
@@ -17,6 +17,7 @@ const ORDER: [&str; 21] = [
     "replication",
     "machine",
     "drill",
+    "simulate",
     "client",
     "store",
     "telemetry",
@@ -31,7 +32,7 @@ const ORDER: [&str; 21] = [
     "cli",
 ];
 /// Modules without clock, randomness, input or output.
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
     "domain",
     "algorithm",
     "catalogue",
@@ -41,6 +42,7 @@ const PURE: [&str; 9] = [
     "replication",
     "machine",
     "drill",
+    "simulate",
 ];
 /// Files longer than this are split.
 const LINES_MAX: usize = 600;

@@ -10,6 +10,7 @@
 //! - [`shipped`]: the scenarios that come with the program. [`chaos`]: one in which things go wrong at random.
 //! - [`arrivals`]: when callers ask, from a seed.
 //! - [`record`]: what callers were told and what was seen, in one form for every way to run.
+//! - [`settled`]: which counters are compared at the end, and whether the regions count alike.
 //! - [`verdict`]: figures from the record, and of each expectation whether it was met.
 //! - [`timeline`]: the same record over time, for the curves.
 //! - [`report`]: all of it as JSON, and as one page that needs no network.
@@ -25,6 +26,7 @@ pub mod chaos;
 pub mod record;
 pub mod report;
 pub mod scenario;
+pub mod settled;
 pub mod shipped;
 pub mod timeline;
 pub mod verdict;

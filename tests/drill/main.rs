@@ -14,4 +14,5 @@ mod cluster;
 mod command;
 mod live;
 mod processes;
+mod simulated;
 mod words;

@@ -128,8 +128,8 @@ fn what_cannot_be_run_ends_with_two_and_says_why() {
         ),
         (&["run", "chaos", "--for", "1s"], "give 20s to 60m"),
         (
-            &["run", "leader-loss", "--simulate"],
-            "--simulate is not built yet",
+            &["run", "chaos", "--for", "2h"],
+            "more than 60m are for --simulate",
         ),
     ];
     for (arguments, message) in table {

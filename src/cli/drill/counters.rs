@@ -2,30 +2,22 @@
 //!
 //! Of strict limits the ledger of each window in which callers were allowed something; of others the window that runs.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-
 use anyhow::Context;
 use reqwest::Method;
 use serde_json::Value;
 use serde_json::json;
 
 use crate::domain::limit::Mode;
-use crate::drill::record::Answer;
 use crate::drill::record::Call;
 use crate::drill::record::Counted;
 use crate::drill::scenario::Scenario;
+use crate::drill::settled;
+use crate::drill::settled::key_name;
 
 use super::fleet::Fleet;
-use super::load::key_name;
 
-/// Strict windows of one limit that are compared: the newest ones.
-const WINDOWS_MAX: usize = 60;
 /// Counters that are asked for in one call.
 const BATCH: usize = 500;
-
-/// A strict window: tenant, key, epoch, start.
-type Window = (String, u32, u64, i64);
 
 /// Counters that callers have used, and what each region counts of them now.
 ///
@@ -51,25 +43,6 @@ pub async fn count(
     Ok(all)
 }
 
-/// Units that callers were told as allowed, by strict window.
-fn used_windows(scenario: &Scenario, calls: &[Call], limit: usize) -> BTreeMap<Window, u64> {
-    let mut used = BTreeMap::new();
-    for call in calls {
-        let Some(load) = scenario.loads.get(call.load) else {
-            continue;
-        };
-        if let Answer::Allowed(said) = &call.answer
-            && load.limit == limit
-            && let Some(start) = said.window_start_ms
-        {
-            *used
-                .entry((load.tenant.clone(), call.key, said.epoch, start))
-                .or_default() += call.cost;
-        }
-    }
-    used
-}
-
 async fn strict(
     scenario: &Scenario,
     fleet: &Fleet,
@@ -80,11 +53,7 @@ async fn strict(
     let Some(limit) = scenario.limits.get(at) else {
         return Ok(());
     };
-    let used = used_windows(scenario, calls, at);
-    let mut windows: Vec<&Window> = used.keys().collect();
-    windows.sort_by_key(|(.., start)| std::cmp::Reverse(*start));
-    windows.truncate(WINDOWS_MAX);
-    for (word, key, epoch, start) in windows {
+    for (word, key, epoch, start) in &settled::strict_windows(scenario, calls, at) {
         let tenant = fleet.tenant(word);
         let path = [
             "admin",
@@ -138,13 +107,7 @@ async fn approximate(
     let Some(limit) = scenario.limits.get(at) else {
         return Ok(());
     };
-    let mut counters: BTreeSet<(&str, u32)> = BTreeSet::new();
-    for call in calls {
-        let load = scenario.loads.get(call.load);
-        if let Some(load) = load.filter(|load| load.limit == at) {
-            counters.insert((&load.tenant, call.key));
-        }
-    }
+    let counters = settled::counters(scenario, calls, at);
     let counters: Vec<(&str, u32)> = counters.into_iter().collect();
     for some in counters.chunks(BATCH) {
         let look = |(word, key): &(&str, u32)| {
@@ -193,34 +156,4 @@ async fn approximate(
         }
     }
     Ok(())
-}
-
-/// The first counter that the regions do not count alike, or of which units that callers were told have not been told to
-/// the leader yet; `None`: all is settled.
-pub fn difference(scenario: &Scenario, calls: &[Call], counted: &[Counted]) -> Option<String> {
-    let told: Vec<BTreeMap<Window, u64>> = scenario
-        .limits
-        .iter()
-        .enumerate()
-        .map(|(at, limit)| match limit.mode() {
-            Mode::Strict => used_windows(scenario, calls, at),
-            Mode::Approximate | Mode::Regional => BTreeMap::new(),
-        })
-        .collect();
-    counted.iter().find_map(|one| {
-        let first = one.used.first().copied().flatten();
-        let place = (one.tenant.clone(), one.key, one.epoch, one.window_start_ms);
-        let least = told.get(one.limit).and_then(|told| told.get(&place));
-        let least = least.copied().unwrap_or(0);
-        let is_same = first.is_some() && one.used.iter().all(|used| *used == first);
-        let most = first.unwrap_or(0) + one.stranded + one.held;
-        let is_settled = is_same && most >= least;
-        let name = scenario.limits.get(one.limit).map_or("?", |limit| &limit.name);
-        (!is_settled).then(|| {
-            format!(
-                "{name}, tenant {}, key {}: the regions count {:?}, {} stranded, {} held, where callers were told {least}",
-                one.tenant, one.key, one.used, one.stranded, one.held
-            )
-        })
-    })
 }

@@ -18,6 +18,7 @@ use crate::drill::record::Answer;
 use crate::drill::record::Call;
 use crate::drill::record::Said;
 use crate::drill::scenario::Scenario;
+use crate::drill::settled::key_name;
 
 use super::fleet::Fleet;
 
@@ -165,11 +166,6 @@ impl Callers {
             Err(may_be_charged) => Answer::Nothing { may_be_charged },
         }
     }
-}
-
-/// The key that callers bring for key number `key`.
-pub fn key_name(key: u32) -> String {
-    format!("user {key}")
 }
 
 /// An answer as the record keeps it.

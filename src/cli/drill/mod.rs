@@ -36,11 +36,14 @@ use crate::drill::report::Report;
 use crate::drill::report::page;
 use crate::drill::scenario::DURATION_MS_MAX;
 use crate::drill::scenario::Scenario;
+use crate::drill::scenario::ScenarioError;
+use crate::drill::scenario::VIRTUAL_MS_MAX;
 use crate::drill::scenario::step::seconds;
 use crate::drill::shipped;
 use crate::drill::shipped::SHIPPED;
 use crate::region::clock::Clock;
 use crate::region::entropy;
+use crate::simulate;
 
 use super::Outcome;
 use super::dev::DataDir;
@@ -66,6 +69,7 @@ Examples:
   highwater drill list
   highwater drill run leader-loss                          with regions of its own, in half a minute
   highwater drill run leader-loss --report leader-loss.html
+  highwater drill run leader-loss --simulate --seed 7      in virtual time, in a second
   highwater drill run chaos --seed 7 --for 20m             things go wrong at random
   highwater drill run my-drill.toml --dry-run              what would be done
   highwater drill run partition-minority --cluster prod.toml
@@ -111,10 +115,10 @@ struct RunArgs {
     /// Say what would be done, and do nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Run it in simulated time (not in this build).
-    #[arg(long, conflicts_with = "cluster")]
+    /// Run it in virtual time: the same seed gives the same report.
+    #[arg(long, conflicts_with_all = ["cluster", "data_dir"])]
     simulate: bool,
-    /// How long `chaos` lasts, 20s to 60m.
+    /// How long `chaos` lasts, 20s to 60m; in virtual time up to 24h.
     #[arg(long = "for", value_name = "DURATION", value_parser = chaos_duration)]
     lasts: Option<Span>,
     /// What callers' calls, and the steps of `chaos`, follow from; else drawn, and told.
@@ -130,10 +134,10 @@ struct RunArgs {
 
 fn chaos_duration(text: &str) -> Result<Span, String> {
     let lasts = duration::parse(text).map_err(|error| error.to_string())?;
-    if (chaos::DURATION_MS_MIN..=DURATION_MS_MAX).contains(&lasts.as_ms_ceil()) {
+    if (chaos::DURATION_MS_MIN..=VIRTUAL_MS_MAX).contains(&lasts.as_ms_ceil()) {
         Ok(lasts)
     } else {
-        Err("give 20s to 60m".to_owned())
+        Err("give 20s to 60m, with --simulate up to 24h".to_owned())
     }
 }
 
@@ -182,16 +186,24 @@ fn list(format: OutputFormat) -> anyhow::Result<Outcome> {
 /// The scenario that was asked for.
 fn scenario(args: &RunArgs, seed: u64) -> anyhow::Result<Scenario> {
     let drill = args.drill.as_str();
+    let parse: fn(&str, &str) -> Result<Scenario, ScenarioError> = if args.simulate {
+        Scenario::parse_virtual
+    } else {
+        Scenario::parse
+    };
     if drill == chaos::NAME {
         let lasts_ms = args.lasts.map_or(chaos::DURATION_MS, Span::as_ms_ceil);
-        return Scenario::parse(drill, &chaos::text(seed, lasts_ms))
+        if !args.simulate && lasts_ms > DURATION_MS_MAX {
+            bail!("--for: more than 60m are for --simulate");
+        }
+        return parse(drill, &chaos::text(seed, lasts_ms))
             .map_err(|error| anyhow::anyhow!(error.in_file(drill)));
     }
     if args.lasts.is_some() {
         bail!("--for is for the drill `chaos`; others say themselves how long they last");
     }
     if let Some(shipped) = shipped::named(drill) {
-        return Scenario::parse(shipped.name, shipped.text)
+        return parse(shipped.name, shipped.text)
             .map_err(|error| anyhow::anyhow!(error.in_file(shipped.name)));
     }
     let path = Path::new(drill);
@@ -202,7 +214,7 @@ fn scenario(args: &RunArgs, seed: u64) -> anyhow::Result<Scenario> {
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("{drill} cannot be read"))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    Scenario::parse(&name, &text).map_err(|error| anyhow::anyhow!("\n{}", error.in_file(drill)))
+    parse(&name, &text).map_err(|error| anyhow::anyhow!("\n{}", error.in_file(drill)))
 }
 
 fn check_reports(reports: &[PathBuf]) -> anyhow::Result<()> {
@@ -222,16 +234,23 @@ fn run(args: &RunArgs, format: OutputFormat) -> anyhow::Result<Outcome> {
     check_reports(&args.report)?;
     let seed = args.seed.unwrap_or_else(entropy::bits64) % (1 << 53);
     let mut scenario = scenario(args, seed)?;
-    if args.simulate {
-        bail!("--simulate is not built yet; leave it out to run the drill with processes");
-    }
     let live = match &args.cluster {
         Some(path) => Some(Live::read(path, &mut scenario)?),
         None => None,
     };
     if args.dry_run {
-        output::print(&plan(&scenario, live.as_ref()))?;
+        output::print(&plan(&scenario, live.as_ref(), args.simulate))?;
         return Ok(Outcome::Done);
+    }
+    if args.simulate {
+        let record = simulate::run(&scenario, seed).map_err(|error| anyhow::anyhow!(error))?;
+        return conclude(
+            args,
+            &scenario,
+            &record,
+            (report::Stage::Simulation, seed),
+            format,
+        );
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -244,7 +263,18 @@ fn run(args: &RunArgs, format: OutputFormat) -> anyhow::Result<Outcome> {
             Some(live) => on_cluster(args, &scenario, &live, seed).await,
         }
     })?;
-    let report = report::report(&scenario, &record, stage, seed);
+    conclude(args, &scenario, &record, (stage, seed), format)
+}
+
+/// Judges a record, and tells and writes what came of it.
+fn conclude(
+    args: &RunArgs,
+    scenario: &Scenario,
+    record: &Record,
+    (stage, seed): (report::Stage, u64),
+    format: OutputFormat,
+) -> anyhow::Result<Outcome> {
+    let report = report::report(scenario, record, stage, seed);
     for path in &args.report {
         write_report(&report, path)?;
     }
@@ -257,12 +287,13 @@ fn run(args: &RunArgs, format: OutputFormat) -> anyhow::Result<Outcome> {
 }
 
 /// What would be done, in words.
-fn plan(scenario: &Scenario, live: Option<&Live>) -> String {
+fn plan(scenario: &Scenario, live: Option<&Live>, is_virtual: bool) -> String {
     let mut text = format!(
         "{}: {}\n{}\n\n",
         scenario.name, scenario.title, scenario.about
     );
     match live {
+        None if is_virtual => text.push_str("Regions, simulated in virtual time:\n"),
         None => text.push_str("Regions, each a process of its own on this machine:\n"),
         Some(live) => text.push_str(&format!(
             "Regions of the running cluster in {}:\n",
@@ -392,7 +423,7 @@ async fn on_cluster(
     };
     live.guard(&stage.fleet(&clock)).await?;
     if !args.yes {
-        live.confirm(&plan(scenario, Some(live)))?;
+        live.confirm(&plan(scenario, Some(live), false))?;
     }
     let before = stage.fleet(&clock);
     let words = scenario.tenants();

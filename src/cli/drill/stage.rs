@@ -13,6 +13,7 @@ use crate::drill::record::Answer;
 use crate::drill::record::Counted;
 use crate::drill::record::Record;
 use crate::drill::scenario::Scenario;
+use crate::drill::settled::Told;
 use crate::region::clock::Clock;
 
 use super::counters;
@@ -170,7 +171,8 @@ impl Stage {
     }
 
     fn keep(&self, counted: Vec<Counted>, asked_ms: u64, record: &mut Record) {
-        match counters::difference(&self.scenario, &record.calls, &counted) {
+        let told = Told::new(&self.scenario, &record.calls);
+        match told.difference(&self.scenario, &counted) {
             Some(difference) => self.progress.standing(asked_ms, &difference),
             None => {
                 record.converged_ms = Some(asked_ms);

@@ -24,7 +24,20 @@ pub enum Stage {
     Processes,
     /// Against a cluster that runs anyway, by its name.
     Cluster(String),
+    /// In virtual time.
+    Simulation,
 }
+
+/// What a simulation does not mean.
+const OF_SIMULATIONS: [&str; 4] = [
+    "Time was virtual and work took none of it: times of answers are those of waiting for units, for the log, for a disk or \
+     for a region, and say nothing of how fast a machine answers.",
+    "The replicated log was a model of the library below it: a leader is elected by a majority that can be reached, after the \
+     product's times, and entries commit on a majority's disks.",
+    "Links carried messages in order, with the delay, jitter and loss that the scenario and its steps say; connections \
+     and their handshakes were not simulated.",
+    "Units of strict limits that the failure policy lets through were not debited afterwards.",
+];
 
 impl Stage {
     /// In words.
@@ -32,6 +45,15 @@ impl Stage {
         match self {
             Self::Processes => "regions of its own, as processes on one machine".to_owned(),
             Self::Cluster(name) => format!("the running cluster {name}"),
+            Self::Simulation => "simulated regions, in virtual time".to_owned(),
+        }
+    }
+
+    /// What must be known of figures that came this way.
+    pub fn notes(&self) -> &'static [&'static str] {
+        match self {
+            Self::Processes | Self::Cluster(_) => &[],
+            Self::Simulation => &OF_SIMULATIONS,
         }
     }
 }
@@ -49,7 +71,9 @@ pub struct Report {
     pub version: String,
     /// How it was run.
     pub stage: Stage,
-    /// What callers' calls follow from.
+    /// What must be known of figures that came this way.
+    pub notes: Vec<String>,
+    /// What callers' calls follow from; in virtual time, all that happens.
     pub seed: u64,
     /// When callers began, in Unix milliseconds.
     pub began_unix_ms: i64,
@@ -84,6 +108,7 @@ pub fn report(scenario: &Scenario, record: &Record, stage: Stage, seed: u64) -> 
         title: scenario.title.clone(),
         about: scenario.about.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        notes: stage.notes().iter().map(ToString::to_string).collect(),
         stage,
         seed,
         began_unix_ms: record.began_unix_ms,

@@ -48,6 +48,12 @@ pub fn page(report: &Report) -> String {
             version = escaped(&report.version),
         ),
     );
+    for note in &report.notes {
+        put(
+            &mut text,
+            format_args!("<p class=\"note\">{}</p>\n", escaped(note)),
+        );
+    }
     verdict(&mut text, report);
     course(&mut text, report);
     charts(&mut text, report);

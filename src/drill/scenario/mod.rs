@@ -19,6 +19,7 @@ use crate::domain::limit::Rule;
 pub use expect::Expectation;
 pub use expect::Scope;
 pub use expect::That;
+pub use expect::WORDS;
 pub use step::Action;
 pub use step::Direction;
 pub use step::Step;
@@ -28,6 +29,8 @@ pub use step::Target;
 pub const REGIONS_MAX: usize = 8;
 /// The longest drill.
 pub const DURATION_MS_MAX: u64 = 60 * 60_000;
+/// The longest one in virtual time.
+pub const VIRTUAL_MS_MAX: u64 = 24 * 60 * 60_000;
 /// The longest fault, and so the longest drill with links that have jitter or loss: these are faults of their own.
 pub const FAULT_MS_MAX: u64 = 15 * 60_000;
 /// The most calls a second that one load makes in one region.
@@ -185,7 +188,15 @@ impl Scenario {
     /// # Errors
     /// Everything that is wrong with it, with lines.
     pub fn parse(name: &str, text: &str) -> Result<Self, ScenarioError> {
-        read::scenario(name, text)
+        read::scenario(name, text, DURATION_MS_MAX)
+    }
+
+    /// Reads one that is to run in virtual time, where it may last a day.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, with lines.
+    pub fn parse_virtual(name: &str, text: &str) -> Result<Self, ScenarioError> {
+        read::scenario(name, text, VIRTUAL_MS_MAX)
     }
 
     /// The link of two regions.

@@ -16,7 +16,6 @@ use crate::domain::limit::LimitSpec;
 use crate::domain::name::LimitName;
 use crate::domain::name::RegionName;
 
-use super::DURATION_MS_MAX;
 use super::DrillLimit;
 use super::FAULT_MS_MAX;
 use super::Link;
@@ -79,13 +78,18 @@ struct Reader<'t> {
     regions: Vec<String>,
     limits: Vec<DrillLimit>,
     duration_ms: u64,
+    duration_ms_max: u64,
 }
 
 /// Reads a scenario.
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, ScenarioError> {
+pub(super) fn scenario(
+    name: &str,
+    text: &str,
+    duration_ms_max: u64,
+) -> Result<Scenario, ScenarioError> {
     let raw: RawScenario = toml::from_str(text).map_err(|error| {
         let line = line_of(text, error.span().map_or(0, |span| span.start));
         let message = error.message().trim_end().replace('\n', ", ");
@@ -99,6 +103,7 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, ScenarioError
         regions: Vec::new(),
         limits: Vec::new(),
         duration_ms: 0,
+        duration_ms_max,
     };
     let read = reader.read(name, raw);
     if reader.faults.is_empty() {
@@ -126,8 +131,13 @@ impl Reader<'_> {
         }
         self.regions(&raw.regions);
         self.duration_ms = self.milliseconds("duration", &raw.duration);
-        if !(1_000..=DURATION_MS_MAX).contains(&self.duration_ms) {
-            self.fault(&raw.duration.span(), "duration: give 1s to 60m");
+        let longest_ms = self.duration_ms_max;
+        if !(1_000..=longest_ms).contains(&self.duration_ms) {
+            let minutes = longest_ms / 60_000;
+            self.fault(
+                &raw.duration.span(),
+                format!("duration: give 1s to {minutes}m"),
+            );
         }
         let settle_ms = raw
             .settle

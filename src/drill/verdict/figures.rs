@@ -222,11 +222,12 @@ fn healing(scenario: &Scenario, record: &Record) -> Vec<Healing> {
         }
         let well_after_ms = done.ended_ms.and_then(|ended| {
             // The first moment after the end at which each region's next look was a good one.
+            let samples = &record.samples;
+            let from = samples.partition_point(|sample| sample.at_ms < ended);
             (0..regions)
                 .map(|region| {
-                    let looks = record.samples.iter().filter(|one| one.region == region);
-                    let mut later = looks.filter(|sample| sample.at_ms >= ended);
-                    let first = later.find(|sample| record.is_well(sample, regions))?;
+                    let mut looks = samples[from..].iter().filter(|one| one.region == region);
+                    let first = looks.find(|sample| record.is_well(sample, regions))?;
                     Some(first.at_ms - ended)
                 })
                 .try_fold(0, |latest: u64, well| Some(latest.max(well?)))

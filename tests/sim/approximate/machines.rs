@@ -13,6 +13,7 @@ use highwater::domain::limit::Split;
 use highwater::domain::name::LimitName;
 use highwater::domain::time::Span;
 use highwater::domain::time::Timestamp;
+use highwater::simulate::clock::EPOCH_NANOS;
 use highwater::usage::actor::Actor;
 use highwater::usage::actor::ActorTable;
 
@@ -25,7 +26,6 @@ use super::node::Catalogue;
 use super::node::Message;
 use super::node::Node;
 use super::node::names;
-use crate::model::clock::EPOCH_NANOS;
 
 /// An approximate limit that is enforced.
 pub fn limit(name: &str, rule: Rule, split: Split, on_partition: OnPartition) -> Limit {

@@ -1,12 +1,10 @@
-//! What nodes are made of and talk in.
+//! What nodes are made of.
 
 use std::rc::Rc;
 
-use bytes::Bytes;
 use highwater::catalogue::intern::Interner;
 use highwater::domain::limit::Limit;
 use highwater::domain::name::RegionName;
-use highwater::domain::time::Span;
 use highwater::domain::time::Timestamp;
 use highwater::replication::wire::Frame;
 use highwater::replication::wire::NamedActor;
@@ -26,38 +24,6 @@ impl Catalogue {
         }
         Rc::new(Self { names, limits })
     }
-}
-
-/// A region's clocks at one moment.
-#[derive(Clone, Copy, Debug)]
-pub struct At {
-    pub now: Timestamp,
-    pub boot: Span,
-}
-
-/// A message with the process that sent it.
-#[derive(Clone, Debug)]
-pub struct Message {
-    pub incarnation: u64,
-    pub body: Body,
-}
-
-#[derive(Clone, Debug)]
-pub enum Body {
-    /// The sender hears, or does not hear, this process.
-    Ping {
-        hears: Option<u64>,
-    },
-    Call {
-        id: u64,
-        bytes: Bytes,
-    },
-    /// `None`: it is not taken.
-    Reply {
-        to: u64,
-        id: u64,
-        bytes: Option<Bytes>,
-    },
 }
 
 /// Which slot: limit, key, epoch, window, process.

@@ -3,12 +3,12 @@
 use highwater::algorithm::bucket::Flow;
 use highwater::domain::time::Span;
 use highwater::grants::account::Quota;
+use highwater::simulate::clock::Clock;
 
 use super::Event;
 use super::MS;
 use super::SECOND;
 use super::World;
-use super::clock::Clock;
 use super::group::FSYNC;
 use super::net::Weather;
 use super::replica::Entry;

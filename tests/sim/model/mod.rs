@@ -2,12 +2,11 @@
 //!
 //! `World` owns everything and takes one event after another. Files: `region` (a process and what it holds),
 //! `checks`, `keyed`, `leading` (a leader region), `group` (the log: what commits when, who leads), `replica` (what the log
-//! drives), `net`, `clock`, `traffic`, `faults`, `audit`.
+//! drives), `net`, `traffic`, `faults`, `audit`.
 
 pub mod audit;
 pub mod bucket;
 pub mod checks;
-pub mod clock;
 pub mod faults;
 pub mod group;
 pub mod keyed;
@@ -34,11 +33,11 @@ use highwater::grants::account::Quota;
 use highwater::grants::message::ToLeader;
 use highwater::grants::message::ToRegion;
 use highwater::grants::reservation::Verdict;
+use highwater::simulate::clock::Clock;
+use highwater::simulate::clock::EPOCH_NANOS;
 
 use self::audit::Audit;
 use self::bucket::Happens;
-use self::clock::Clock;
-use self::clock::EPOCH_NANOS;
 use self::faults::Fault;
 use self::faults::Faults;
 use self::group::Group;

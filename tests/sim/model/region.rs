@@ -16,12 +16,12 @@ use highwater::grants::message::Why;
 use highwater::grants::reservation::Effect;
 use highwater::grants::reservation::Now;
 use highwater::grants::reservation::Reservation;
+use highwater::simulate::clock::Clock;
 
 use super::Event;
 use super::MS;
 use super::Message;
 use super::World;
-use super::clock::Clock;
 use super::index;
 use super::name;
 use super::replica::Catalogue;

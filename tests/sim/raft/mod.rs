@@ -42,6 +42,7 @@ use std::time::Duration;
 
 use highwater::domain::time::Timestamp;
 use highwater::grants::log_time::LogTime;
+use highwater::simulate::clock::Clock;
 use openraft::AsyncRuntime;
 use openraft::Instant;
 use openraft_rt_sim::SimInstant;
@@ -55,7 +56,6 @@ use self::node::Node;
 use self::types::Trace;
 use crate::model::MS;
 use crate::model::SECOND;
-use crate::model::clock::Clock;
 use crate::model::net::Net;
 use crate::model::rng::Rng;
 

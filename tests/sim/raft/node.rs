@@ -18,6 +18,7 @@ use highwater::grants::message::Pulse;
 use highwater::grants::message::ToLeader;
 use highwater::machine::Machine;
 use highwater::machine::command::Command;
+use highwater::simulate::clock::Clock;
 use openraft::AsyncRuntime;
 use openraft::Config;
 use openraft::EmptyNode;
@@ -40,7 +41,6 @@ use super::types::SimConfig;
 use super::types::StoredMembers;
 use super::wire::Network;
 use crate::model::MS;
-use crate::model::clock::Clock;
 use crate::model::name;
 
 /// A leader that has not heard a majority for longer says nothing, like in the product.

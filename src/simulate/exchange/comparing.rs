@@ -2,31 +2,36 @@
 
 use std::collections::VecDeque;
 
-use highwater::replication::pages::Pages;
-use highwater::replication::pass;
-use highwater::replication::pass::Marks;
-use highwater::replication::repair::Collection;
-use highwater::replication::repair::Listing;
-use highwater::replication::repair::Sums;
-use highwater::replication::repair::WANT_MAX;
-use highwater::replication::repair::Want;
-use highwater::replication::wire::Frame;
-use highwater::replication::wire::Kind;
+use crate::replication::pages::Pages;
+use crate::replication::pass;
+use crate::replication::pass::Marks;
+use crate::replication::repair::Collection;
+use crate::replication::repair::Listing;
+use crate::replication::repair::Sums;
+use crate::replication::repair::WANT_MAX;
+use crate::replication::repair::Want;
+use crate::replication::wire::Frame;
+use crate::replication::wire::Kind;
 
 use super::At;
 use super::Comparison;
-use super::Node;
+use super::Exchange;
+use super::Limits;
 
-impl Node {
-    pub(super) fn compare(&mut self, at: At, peer: usize, reply: &[u8]) {
-        let frame = Frame::read(reply).expect("a listing");
-        let listing = Listing::read(&frame).expect("a listing");
+impl Exchange {
+    pub(super) fn compare(&mut self, at: At, limits: &impl Limits, peer: usize, reply: &[u8]) {
+        let Ok(frame) = Frame::read(reply) else {
+            return;
+        };
+        let Ok(listing) = Listing::read(&frame) else {
+            return;
+        };
         let mut collection = Collection::begin_pass(at.now, listing.ranges());
-        self.collect(at, &mut collection);
+        self.collect(at, limits, &mut collection);
         let difference = collection.compare(&listing);
-        self.repaired += (difference.give.len() + difference.want.len()) as u64;
+        self.repaired += u64::try_from(difference.give.len() + difference.want.len()).unwrap_or(0);
         let mut todo = VecDeque::new();
-        let names = &self.catalogue.names;
+        let names = limits.names();
         for references in difference.give.chunks(500) {
             let pages = Pages::of(&self.ledger, names, references, false);
             let frames = pages.finish(&self.ledger, Kind::Repair, self.round);
@@ -39,11 +44,11 @@ impl Node {
         self.comparisons.insert(peer, Comparison { next, todo });
     }
 
-    pub(super) fn sums(&self, at: At) -> Sums {
+    pub(super) fn sums(&self, at: At, limits: &impl Limits) -> Sums {
         let mut sums = Sums::begin_pass(at.now);
         let mut marks = Marks::default();
         for shard in 0..self.ledger.shards() {
-            let names = &self.catalogue.names;
+            let names = limits.names();
             pass::visit(
                 &self.ledger,
                 names,
@@ -58,10 +63,10 @@ impl Node {
         sums
     }
 
-    pub(super) fn collect(&self, at: At, collection: &mut Collection) {
+    pub(super) fn collect(&self, at: At, limits: &impl Limits, collection: &mut Collection) {
         let mut marks = Marks::default();
         for shard in 0..self.ledger.shards() {
-            let names = &self.catalogue.names;
+            let names = limits.names();
             pass::visit(
                 &self.ledger,
                 names,

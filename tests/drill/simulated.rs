@@ -1,0 +1,173 @@
+//! Drills in virtual time: every shipped one passes, and the same seed gives the same report.
+//!
+//! `HIGHWATER_DRILL_SEEDS=200 cargo test --release --test drill simulated` tries so many seeds of each, and `21..200` those;
+//! a seed that fails is `highwater drill run NAME --simulate --seed N`, and is kept in [`FOUND`].
+
+use std::ops::RangeInclusive;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+
+use highwater::consensus::Settings;
+use highwater::drill::chaos;
+use highwater::drill::report;
+use highwater::drill::report::Stage;
+use highwater::drill::scenario::Scenario;
+use highwater::drill::shipped::SHIPPED;
+use highwater::simulate;
+use serde_json::Value;
+
+use crate::command::drill;
+use crate::command::said;
+use crate::command::told;
+
+/// Seeds that found something, by drill.
+const FOUND: [(&str, u64); 3] = [
+    ("clock-skew", 3),
+    ("leader-transfer", 1),
+    ("partition-majority", 1),
+];
+/// Seeds of each drill that are always tried.
+const SEEDS: u64 = 2;
+/// Seeds of `chaos` that are always tried, and how long each lasts.
+const CHAOS_SEEDS: u64 = 4;
+const CHAOS_MS: u64 = 120_000;
+
+fn seeds(otherwise: u64) -> RangeInclusive<u64> {
+    let Ok(given) = std::env::var("HIGHWATER_DRILL_SEEDS") else {
+        return 1..=otherwise;
+    };
+    let (first, last) = given.split_once("..").unwrap_or(("1", &given));
+    let number = |text: &str| text.parse().expect("a number");
+    number(first)..=number(last)
+}
+
+/// What was not met; `None`: all was.
+fn fault(name: &str, text: &str, seed: u64) -> Option<String> {
+    let scenario = Scenario::parse(name, text).expect("a scenario");
+    let record = match simulate::run(&scenario, seed) {
+        Ok(record) => record,
+        Err(error) => return Some(format!("{name}, seed {seed}: {error}")),
+    };
+    let report = report::report(&scenario, &record, Stage::Simulation, seed);
+    let unmet = report.findings.iter().filter(|finding| !finding.is_met);
+    let unmet: Vec<String> = unmet
+        .map(|finding| {
+            format!(
+                "line {}: {}: {} ({})",
+                finding.line, finding.expectation, finding.found, finding.note
+            )
+        })
+        .collect();
+    (!report.is_passed).then(|| format!("{name}, seed {seed}: {}", unmet.join("; ")))
+}
+
+/// Runs all of it on two threads.
+fn faults(runs: &[(String, String, u64)]) -> Vec<String> {
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((name, text, seed)) = runs.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    if let Some(fault) = fault(name, text, *seed) {
+                        found.lock().expect("a list").push(fault);
+                    }
+                }
+            });
+        }
+    });
+    found.into_inner().expect("a list")
+}
+
+#[test]
+fn simulated_drills_pass() {
+    let mut runs = Vec::new();
+    for shipped in SHIPPED {
+        let found = FOUND.iter().filter(|(name, _)| *name == shipped.name);
+        let mut all: Vec<u64> = seeds(SEEDS).chain(found.map(|(_, seed)| *seed)).collect();
+        all.sort_unstable();
+        all.dedup();
+        for seed in all {
+            runs.push((shipped.name.to_owned(), shipped.text.to_owned(), seed));
+        }
+    }
+    let faults = faults(&runs);
+    assert!(
+        faults.is_empty(),
+        "{} of {}:\n{}",
+        faults.len(),
+        runs.len(),
+        faults.join("\n")
+    );
+}
+
+#[test]
+fn simulated_chaos_passes() {
+    let runs: Vec<(String, String, u64)> = seeds(CHAOS_SEEDS)
+        .map(|seed| (chaos::NAME.to_owned(), chaos::text(seed, CHAOS_MS), seed))
+        .collect();
+    let faults = faults(&runs);
+    assert!(
+        faults.is_empty(),
+        "{} of {}:\n{}",
+        faults.len(),
+        runs.len(),
+        faults.join("\n")
+    );
+}
+
+/// Byte for byte; and another seed is another run.
+#[test]
+fn the_same_seed_gives_the_same_report() {
+    let written = |seed: &str| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (json, html) = (
+            directory.path().join("r.json"),
+            directory.path().join("r.html"),
+        );
+        let output = drill(&[
+            "run",
+            "wiped-region",
+            "--simulate",
+            "--seed",
+            seed,
+            "--report",
+            &json.display().to_string(),
+            "--report",
+            &html.display().to_string(),
+        ]);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}{}",
+            said(&output),
+            told(&output)
+        );
+        let read = |path| std::fs::read_to_string(path).expect("a report");
+        (said(&output), read(json), read(html))
+    };
+    let first = written("11");
+    assert_eq!(first, written("11"));
+    assert_ne!(first.1, written("12").1);
+    let report: Value = serde_json::from_str(&first.1).expect("JSON");
+    assert_eq!(report["stage"], "simulation");
+    let notes = report["notes"].as_array().expect("notes");
+    assert_eq!(notes.len(), 4);
+    for note in notes {
+        assert!(first.2.contains(note.as_str().expect("text")), "{note}");
+    }
+}
+
+/// The model of the log waits as long as the product's library is told to.
+#[test]
+fn elections_take_as_long_as_in_the_product() {
+    for rank in 0..7 {
+        let settings = Settings::ranked(usize::try_from(rank).expect("small"));
+        let (lease, least, most) = simulate::log::patience(rank);
+        assert_eq!(lease.to_std(), settings.election_max);
+        assert_eq!(least.to_std(), settings.election_min);
+        assert_eq!(most.to_std(), settings.election_max);
+        assert_eq!(simulate::log::HEARTBEAT.to_std(), settings.heartbeat);
+    }
+}
