@@ -144,6 +144,13 @@ enum Command {
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
+    #[cfg(feature = "planted-faults")]
+    if let Ok(name) = std::env::var(crate::domain::planted::VARIABLE)
+        && !crate::domain::planted::choose(&name)
+    {
+        eprintln!("error: there is no planted fault {name:?}");
+        return ExitCode::from(2);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

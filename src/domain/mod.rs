@@ -15,6 +15,8 @@ pub mod duration;
 pub mod limit;
 #[cfg(feature = "server")]
 pub mod name;
+#[cfg(feature = "planted-faults")]
+pub mod planted;
 #[cfg(feature = "server")]
 pub mod secret;
 #[cfg(feature = "server")]

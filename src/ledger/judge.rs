@@ -125,6 +125,12 @@ fn refusal(
     match policy {
         None => {}
         Some(OnUnavailable::Open) => return None,
+        #[cfg(feature = "planted-faults")]
+        Some(OnUnavailable::Closed)
+            if crate::domain::planted::is(crate::domain::planted::Planted::FailOpenTooWide) =>
+        {
+            return None;
+        }
         Some(OnUnavailable::Closed) => {
             return Some((Reason::Unavailable, Some(UNAVAILABLE_RETRY_AFTER)));
         }

@@ -170,7 +170,11 @@ impl Machine {
             Command::Charge(charge) => Reply::Charged(self.charge(charge)),
             Command::GiveBack(give) => Reply::Given(self.give_back(give)),
             Command::Renew(renew) => Reply::Given(self.renew(renew)),
-            Command::Begin => Reply::Done,
+            Command::Begin => {
+                #[cfg(feature = "planted-faults")]
+                self.forget_book();
+                Reply::Done
+            }
             Command::Lapse(holder) => {
                 self.book.lapse(self.log_time, holder);
                 Reply::Done
@@ -186,6 +190,19 @@ impl Machine {
             self.ledger.sweep_all(self.log_time);
         }
         reply
+    }
+
+    #[cfg(feature = "planted-faults")]
+    fn forget_book(&mut self) {
+        use crate::domain::planted;
+
+        if planted::is(planted::Planted::LeaderForgetsBook) {
+            let enrolled: Vec<Holder> = self.book.enrolled().collect();
+            self.book = Book::new(book::Bounds::default());
+            for holder in enrolled {
+                self.book.enroll(self.log_time, &holder);
+            }
+        }
     }
 
     fn found(&mut self, cluster: u64, adopted: Option<&[u8]>) -> Reply {

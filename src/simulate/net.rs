@@ -104,6 +104,10 @@ impl Net {
 
     /// Ends a fault.
     pub fn lift(&mut self, number: u64) {
+        #[cfg(feature = "planted-faults")]
+        if crate::domain::planted::is(crate::domain::planted::Planted::FaultDoesNotHeal) {
+            return;
+        }
         self.faults.remove(&number);
     }
 

@@ -127,6 +127,8 @@ impl WindowUse {
         let others = self.others.get_or_insert_default();
         match others.iter_mut().find(|slot| slot.actor == news.actor) {
             Some(known) => {
+                #[cfg(feature = "planted-faults")]
+                let news = planted(*known, news);
                 raise.p = news.p.saturating_sub(known.p);
                 raise.n = news.n.saturating_sub(known.n);
                 known.p = known.p.max(news.p);
@@ -135,6 +137,25 @@ impl WindowUse {
             None => others.push(news),
         }
         raise
+    }
+}
+
+/// What a merge with a planted fault makes of news.
+#[cfg(feature = "planted-faults")]
+fn planted(known: Slot, news: Slot) -> Slot {
+    use crate::domain::planted;
+    use crate::domain::planted::Planted;
+
+    if planted::is(Planted::MergeForgets) {
+        return known;
+    }
+    if !planted::is(Planted::MergeSums) {
+        return news;
+    }
+    Slot {
+        p: known.p.saturating_add(news.p),
+        n: known.n.saturating_add(news.n),
+        ..news
     }
 }
 

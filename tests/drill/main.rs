@@ -13,6 +13,8 @@ mod clock;
 mod cluster;
 mod command;
 mod live;
+#[cfg(feature = "planted-faults")]
+mod planted;
 mod processes;
 mod simulated;
 mod words;
