@@ -158,6 +158,14 @@ impl Request<'_> {
         self.words.get(index).copied().unwrap_or(Word::Judge)
     }
 
+    /// When the window began in which the units of the item at `index` lie, where its word says so.
+    fn lies_in(&self, index: usize) -> Option<Timestamp> {
+        match self.word(index) {
+            Word::Decided(told) if told.decided_by == DecidedBy::Reservation => told.window_start,
+            _ => None,
+        }
+    }
+
     /// Whether the counter here says how the item at `index` stands.
     fn stands_here(&self, index: usize) -> bool {
         !matches!(self.word(index), Word::Decided(_))
@@ -356,7 +364,10 @@ impl Ledger {
             let Some(counter) = shard.change(place) else {
                 continue;
             };
-            let mark = charge(counter, item, request, candidate.admitted);
+            let mark = match request.lies_in(index) {
+                Some(start) => counter.charge_in(&item.limit.rule, start, item.cost, request.now),
+                None => charge(counter, item, request, candidate.admitted),
+            };
             let standing = counter.standing(&item.limit.rule, request.now);
             counter.note_life(&item.limit.rule, &standing, request.now);
             if request.stands_here(index) {

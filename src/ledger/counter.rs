@@ -417,6 +417,36 @@ impl Counter {
         }
     }
 
+    /// Charges units that lie in the window that began at `start`. The clock here may have left that window a moment ago,
+    /// or come to it in a moment: what was counted in another one, a later process would report of that.
+    pub fn charge_in(&mut self, rule: &Rule, start: Timestamp, cost: u64, now: Timestamp) -> Mark {
+        let id = match (rule, &self.state) {
+            (Rule::FixedWindow { .. }, State::Aligned) => WindowId(start.as_nanos()),
+            (Rule::CalendarWindow { calendar, .. }, State::Calendar { start: own, .. })
+                if *own != start =>
+            {
+                calendar.window(start).id
+            }
+            _ => return self.charge(rule, cost, now, None),
+        };
+        let [newest, before] = [self.windows[0].id, self.windows[1].id];
+        if id > newest && matches!(self.state, State::Aligned) {
+            self.enter(id);
+        } else if before < id && id < newest {
+            self.windows[1] = WindowUse::new(id);
+        }
+        if self.windows[1].id != id {
+            return self.charge(rule, cost, now, None);
+        }
+        let own = self.windows[1].own();
+        self.windows[1].charge(cost);
+        self.mark_before_unsent(own);
+        Mark {
+            window: id,
+            entry: 0,
+        }
+    }
+
     /// Counts `cost` units as use without drawing them: what a bucket would have refused. Not so where it is shared:
     /// peers draw all that is counted here.
     pub fn count(&mut self, cost: u64) -> Mark {

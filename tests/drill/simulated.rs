@@ -22,7 +22,10 @@ use crate::command::said;
 use crate::command::told;
 
 /// Seeds that found something, by drill.
-const FOUND: [(&str, u64); 3] = [
+const FOUND: [(&str, u64); 6] = [
+    (chaos::NAME, 34),
+    (chaos::NAME, 55),
+    (chaos::NAME, 127),
     ("clock-skew", 3),
     ("leader-transfer", 1),
     ("partition-majority", 1),
@@ -104,7 +107,9 @@ fn simulated_drills_pass() {
 
 #[test]
 fn simulated_chaos_passes() {
+    let found = FOUND.iter().filter(|(name, _)| *name == chaos::NAME);
     let runs: Vec<(String, String, u64)> = seeds(CHAOS_SEEDS)
+        .chain(found.map(|(_, seed)| *seed))
         .map(|seed| (chaos::NAME.to_owned(), chaos::text(seed, CHAOS_MS), seed))
         .collect();
     let faults = faults(&runs);

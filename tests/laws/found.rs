@@ -6,9 +6,16 @@ use highwater::domain::decision::Decision;
 use highwater::domain::decision::Reason;
 use highwater::domain::limit::AMOUNT_MAX;
 use highwater::domain::limit::OnUnavailable;
+use highwater::domain::limit::Rule;
 use highwater::domain::time::Span;
+use highwater::domain::time::Timestamp;
+use highwater::domain::time::Window;
 use highwater::ledger::Bounds;
 use highwater::ledger::check::Request;
+use highwater::ledger::check::Word;
+use highwater::machine::strict::Seen;
+use highwater::machine::strict::held;
+use highwater::usage::record::slots;
 
 use crate::restart::Order;
 use crate::restart::restore;
@@ -400,4 +407,90 @@ fn a_caller_with_a_replaced_limit_is_told_how_it_stood_unused() {
     assert_eq!(told.decision, Decision::Allow);
     assert_eq!(told.standing.remaining, 10);
     assert_eq!(new.look(&ledger, ms(0)).standing.used, 4);
+}
+
+/// Units of a strict limit that were spent near a window's end were counted in the window of the region's clock, though
+/// they lay in that of the log: after a kill the region reported them of a window in which nobody had them.
+#[test]
+fn units_are_counted_in_the_window_that_they_lie_in() {
+    const HOUR_MS: i64 = 3_600_000;
+    let kinds = [
+        fixed(9, seconds(3_600)),
+        calendar(9, Period::Hour, "Asia/Kathmandu"),
+    ];
+    for rule in kinds {
+        let ledger = ledger();
+        let desk = Desk::new(rule.clone());
+        // Of a calendar in a zone that is 5:45 ahead hours begin at a quarter past.
+        let first = match &rule {
+            Rule::CalendarWindow { calendar, .. } => calendar.window(ms(0)),
+            _ => Window::aligned(ms(0), seconds(3_600)),
+        };
+        let second = match &rule {
+            Rule::CalendarWindow { calendar, .. } => calendar.window(first.end),
+            _ => Window::aligned(ms(HOUR_MS), seconds(3_600)),
+        };
+        let early = second.start.plus(Span::from_ms(100));
+        let spend = |now: Timestamp, window: Window, units: u64| {
+            let seen = Seen {
+                window,
+                used: 0,
+                remaining: 9,
+                bucket: None,
+            };
+            let items = [desk.item(units)];
+            let told = held(&desk.limit, Some(seen), units, now);
+            let outcome = ledger.check(&Request {
+                now,
+                tenant: "acme",
+                items: &items,
+                hold: None,
+                keep: true,
+                store_failed: false,
+                judge_only: false,
+                boot: Span::ZERO,
+                words: &[Word::Decided(told)],
+            });
+            assert_eq!(outcome.receipts[0].window, window.id, "{rule:?}");
+        };
+        spend(ms(0), first, 1);
+        spend(early, second, 2);
+        spend(early, first, 3);
+        let records = drain(&ledger);
+        let used = |window: Window| {
+            let counter = &records[0].windows[&window.id];
+            slots(counter)[0].1
+        };
+        assert_eq!((used(first), used(second)), (4, 2), "{rule:?}");
+    }
+    // A clock that is behind counts in the window that has not begun by it.
+    let ledger = ledger();
+    let desk = Desk::new(fixed(9, seconds(60)));
+    let ahead = Window::aligned(ms(60_000), seconds(60));
+    let seen = Seen {
+        window: ahead,
+        used: 0,
+        remaining: 9,
+        bucket: None,
+    };
+    let items = [desk.item(1)];
+    for now in [ms(59_000), ms(60_000)] {
+        let told = held(&desk.limit, Some(seen), 1, now);
+        let words = [Word::Decided(told)];
+        let asked = Request {
+            now,
+            tenant: "acme",
+            items: &items,
+            hold: None,
+            keep: true,
+            store_failed: false,
+            judge_only: false,
+            boot: Span::ZERO,
+            words: &words,
+        };
+        assert!(ledger.check(&asked).allowed);
+    }
+    let records = drain(&ledger);
+    assert_eq!(slots(&records[0].windows[&ahead.id])[0].1, 2);
+    assert_eq!(records[0].windows.len(), 1);
 }
