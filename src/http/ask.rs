@@ -7,6 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::catalogue::view::View;
+use crate::domain::time::Span;
 use crate::domain::time::Timestamp;
 use crate::http::check;
 use crate::http::check::LOOKUPS_MAX;
@@ -36,6 +37,8 @@ pub struct Question<'q> {
     pub endpoint: Option<&'q str>,
     /// A label for logs.
     pub ip: Option<&'q str>,
+    /// How long the leader of strict limits may be waited for; `None`: as long as a check that does not say.
+    pub max_wait: Option<Span>,
 }
 
 /// Which limits of a tenant are asked.
@@ -144,7 +147,7 @@ pub async fn decide<T>(
         return decided;
     }
     let terms = Terms {
-        max_wait: None,
+        max_wait: question.max_wait,
         keyed: None,
     };
     let started = region.clock.stopwatch();

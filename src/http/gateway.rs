@@ -27,6 +27,7 @@ use crate::catalogue::profile::Gateway;
 use crate::catalogue::profile::OnError;
 use crate::catalogue::profile::request::Incoming;
 use crate::catalogue::profile::request::Wanted;
+use crate::domain::time::Span;
 use crate::http::access;
 use crate::http::answer;
 use crate::http::answer::Frame;
@@ -41,6 +42,9 @@ use crate::region::state::Region;
 /// Where gateways ask.
 pub const PATH: &str = "/v1/gateway/";
 
+/// A strict limit waits for its leader no longer, unless the gateway says so: gateways wait for a quarter of a second, and
+/// what the profile does on an error must come before that.
+const MAX_WAIT: Span = Span::from_ms(200);
 const DECISION: HeaderName = HeaderName::from_static("x-quota-decision");
 const STATUS: HeaderName = HeaderName::from_static("x-quota-status");
 /// A token of scope `check`, where `Authorization` is the client's.
@@ -58,6 +62,7 @@ pub struct Hop(pub SocketAddr);
     description = "Any method. The profile says where tenant, action, keys and cost are found in the request that the gateway holds back. Below this path, at /v1/gateway/{profile}/…, the rest of the path and the query are the original request's.",
     params(
         ("profile" = String, Path, description = "The profile in the catalogue"),
+        ("max_wait_ms" = Option<u32>, Query, description = "longest wait for the leader of a strict limit; 200 unless given"),
         ("deny_status" = Option<u16>, Query, description = "401, 403, 429 or 503 instead of the profile's status of a refusal"),
         ("X-Quota-Token" = Option<String>, Header, description = "A token of scope check; Authorization may be the client's"),
     ),
@@ -134,16 +139,29 @@ fn statuses(region: &Region, target: &Target<'_>) -> Result<(Arc<Gateway>, u16),
     Ok((Arc::clone(gateway), deny))
 }
 
-/// The status of a refusal that the gateway wants; below the profile's path the query is the client's.
-fn deny_status(target: &Target<'_>) -> Result<Option<u16>, Problem> {
+/// What the gateway says with the profile's path by `name=`; below that path the query is the client's.
+fn said<'r>(target: &Target<'r>, name: &str) -> Option<&'r str> {
     if !target.below.is_empty() {
-        return Ok(None);
+        return None;
     }
-    let pairs = target.query.unwrap_or_default().split('&');
-    let Some(wanted) = pairs
-        .filter_map(|pair| pair.strip_prefix("deny_status="))
-        .next()
-    else {
+    let mut pairs = target.query.unwrap_or_default().split('&');
+    pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// How long a strict limit may wait for its leader.
+fn max_wait(target: &Target<'_>) -> Result<Span, Problem> {
+    let Some(wanted) = said(target, "max_wait_ms") else {
+        return Ok(MAX_WAIT);
+    };
+    let ms = wanted.parse::<u32>().ok();
+    ms.map(|ms| Span::from_ms(ms.into())).ok_or_else(|| {
+        Problem::malformed("max_wait_ms must be a whole number of milliseconds, as max_wait_ms=200")
+    })
+}
+
+/// The status of a refusal that the gateway wants.
+fn deny_status(target: &Target<'_>) -> Result<Option<u16>, Problem> {
+    let Some(wanted) = said(target, "deny_status") else {
         return Ok(None);
     };
     match wanted {
@@ -182,6 +200,7 @@ async fn answered(region: &Arc<Region>, asked: &Asked<'_>) -> Result<Rendered, P
         cost: wanted.cost,
         endpoint: Some(asked.target.profile),
         ip: ip.as_deref(),
+        max_wait: Some(max_wait(asked.target)?),
     };
     ask::decide(region, &question, |items, outcome, now| {
         let frame = Frame {

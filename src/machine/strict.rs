@@ -175,7 +175,12 @@ pub fn step(
             continue;
         }
         if want.units > want.limit.rule.quota() {
-            words[want.place] = Word::Decided(never(want.limit, request.now));
+            let look = Want {
+                units: 0,
+                ..want.clone()
+            };
+            let view = seats.get(&look, now.boot).and_then(|found| found.view(now));
+            words[want.place] = Word::Decided(never(looked(&look, view)));
             continue;
         }
         let ticket = tickets.get(place).copied().flatten();
@@ -269,7 +274,14 @@ pub fn looked(
     let left = seen.map_or(want.limit.rule.quota(), |seen| seen.remaining);
     let told = held(want.limit, seen, 0, request.now);
     if left == 0 {
-        refused(want.limit, seen, 1, RETRY_AFTER_MIN, request.now)
+        // What is used comes back with the next window; what others hold may come back any moment.
+        let is_used_up = seen.is_some_and(|seen| seen.used >= want.limit.rule.quota());
+        let retry_after = if is_used_up {
+            told.standing.reset_after
+        } else {
+            RETRY_AFTER_MIN
+        };
+        refused(want.limit, seen, 1, retry_after, request.now)
     } else {
         ItemOutcome {
             decided_by: DecidedBy::Local,
@@ -421,13 +433,14 @@ pub fn refused(
     told
 }
 
-/// No window has so many units.
-fn never(limit: &Limit, now: Timestamp) -> ItemOutcome {
+/// No window has so many units; `looked` is how it stands.
+const fn never(looked: ItemOutcome) -> ItemOutcome {
     ItemOutcome {
         decision: Decision::Deny,
         reason: Some(Reason::CostExceedsQuota),
         decided_by: DecidedBy::Local,
-        ..outcome(limit, None, now)
+        retry_after: None,
+        ..looked
     }
 }
 

@@ -212,6 +212,7 @@ impl Session {
             cost,
             endpoint: None,
             ip: None,
+            max_wait: None,
         };
         let region = &self.region;
         let told = ask::decide(region, &question, |items, outcome, _| {

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::catalogue::descriptor;
 use crate::catalogue::descriptor::Entry;
+use crate::catalogue::intern::LIMIT_NAMES_MAX;
 use crate::domain::duration;
 use crate::domain::name::is_limit_name;
 use crate::domain::name::is_tenant_name;
@@ -66,6 +67,14 @@ pub fn translate(files: &[(String, String)]) -> anyhow::Result<Translated> {
     let mut domains: BTreeMap<String, Vec<Node>> = BTreeMap::new();
     for (name, text) in files {
         if let Some(root) = envoy_tree::read(name, text, &mut notes) {
+            if domains.contains_key(&root.domain) {
+                let domain = &root.domain;
+                notes.push(Note {
+                    file: name.clone(),
+                    line: 1,
+                    text: format!("domain {domain:?} stands in another file too, which is refused there unless files are merged; merged"),
+                });
+            }
             domains
                 .entry(root.domain)
                 .or_default()
@@ -76,13 +85,34 @@ pub fn translate(files: &[(String, String)]) -> anyhow::Result<Translated> {
         let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
         anyhow::bail!("no file holds a domain\n{}", notes.join("\n"));
     }
-    let mut toml = HEAD.to_owned();
+    let mut tenants = String::new();
+    let mut names = BTreeSet::new();
     for (domain, nodes) in &domains {
         let mut limits = Vec::new();
         collect(&[], nodes, &mut limits, &mut notes);
-        write_tenant(domain, &limits, &mut toml, &mut notes);
+        names.extend(write_tenant(domain, &limits, &mut tenants, &mut notes));
+    }
+    if names.len() > LIMIT_NAMES_MAX {
+        notes.push(Note {
+            file: files.first().map_or_else(String::new, |(name, _)| name.clone()),
+            line: 1,
+            text: format!(
+                "these are {} limits of different names, and a catalogue has at most {LIMIT_NAMES_MAX}; apply will refuse the file",
+                names.len()
+            ),
+        });
     }
     notes.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+    let mut toml = HEAD.to_owned();
+    if !notes.is_empty() {
+        toml.push_str("#\n# What differs, by file and line:\n");
+    }
+    for note in &notes {
+        // One line each, whatever stood in a name.
+        let text = note.to_string().replace(char::is_control, " ");
+        let _ = writeln!(toml, "#   {text}");
+    }
+    toml.push_str(&tenants);
     Ok(Translated { toml, notes })
 }
 
@@ -234,7 +264,13 @@ fn shown(node: &Node) -> String {
     }
 }
 
-fn write_tenant(domain: &str, limits: &[Limit<'_>], toml: &mut String, notes: &mut Vec<Note>) {
+/// Writes a tenant; the names of its limits.
+fn write_tenant(
+    domain: &str,
+    limits: &[Limit<'_>],
+    toml: &mut String,
+    notes: &mut Vec<Note>,
+) -> BTreeSet<String> {
     let first = limits.first().map(|limit| limit.node);
     if !is_tenant_name(domain) {
         notes.push(Note {
@@ -242,7 +278,7 @@ fn write_tenant(domain: &str, limits: &[Limit<'_>], toml: &mut String, notes: &m
             line: 1,
             text: format!("domain {domain:?} cannot be a tenant's name; its limits are left out"),
         });
-        return;
+        return BTreeSet::new();
     }
     // Writing to a text cannot fail.
     let _ = write!(toml, "\n[tenants.{}.limits]\n", quote_key(domain));
@@ -252,7 +288,6 @@ fn write_tenant(domain: &str, limits: &[Limit<'_>], toml: &mut String, notes: &m
         let fields = fields(limit, &mut told);
         let name = name(limit, &mut names, &mut told);
         for text in told {
-            let _ = writeln!(toml, "# line {}: {text}", limit.node.line);
             notes.push(Note {
                 file: limit.node.file.clone(),
                 line: limit.node.line,
@@ -270,6 +305,7 @@ fn write_tenant(domain: &str, limits: &[Limit<'_>], toml: &mut String, notes: &m
             let _ = writeln!(toml, "{name} = {{ {fields} }}");
         }
     }
+    names
 }
 
 /// The limit's fields, or nothing when it cannot be.

@@ -1,9 +1,11 @@
 //! The files of envoyproxy/ratelimit as trees, with the line of everything.
 
-use saphyr::LoadableYamlNode;
 use saphyr::MarkedYaml;
-use saphyr::Scalar;
+use saphyr::ScalarStyle;
+use saphyr::ScanError;
 use saphyr::YamlData;
+use saphyr::YamlLoader;
+use saphyr_parser::Parser;
 
 /// What is told of one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +56,7 @@ pub struct Rule {
 /// Reads a file. `None`: it says nothing that could be taken; the notes say why.
 pub fn read(file: &str, text: &str, notes: &mut Vec<Note>) -> Option<Root> {
     let mut reader = Reader { file, notes };
-    let documents = match MarkedYaml::load_from_str(text) {
+    let documents = match documents(text) {
         Ok(documents) => documents,
         Err(error) => {
             reader.note(
@@ -69,6 +71,32 @@ pub fn read(file: &str, text: &str, notes: &mut Vec<Note>) -> Option<Root> {
         return None;
     };
     reader.root(document)
+}
+
+/// The documents of a file, scalars as they are written: `1.10` and `010` are other texts than the numbers that they mean.
+fn documents(text: &str) -> Result<Vec<MarkedYaml<'_>>, ScanError> {
+    let mut loader = YamlLoader::default();
+    loader.early_parse(false);
+    Parser::new_from_str(text).load(&mut loader, true)?;
+    match loader.error() {
+        Some(error) => Err(error.clone()),
+        None => Ok(loader.into_documents()),
+    }
+}
+
+/// A scalar as it is written; `None`: it is none, or nothing is written.
+fn scalar<'n>(node: &'n MarkedYaml<'_>) -> Option<&'n str> {
+    match &node.data {
+        YamlData::Representation(text, ScalarStyle::Plain, None) => {
+            Some(text.as_ref()).filter(|text| !matches!(*text, "" | "~" | "null" | "Null" | "NULL"))
+        }
+        YamlData::Representation(text, _, _) => Some(text.as_ref()),
+        _ => None,
+    }
+}
+
+fn is_nothing(node: &MarkedYaml<'_>) -> bool {
+    matches!(node.data, YamlData::Representation(..)) && scalar(node).is_none()
 }
 
 struct Reader<'r> {
@@ -95,8 +123,12 @@ impl Reader<'_> {
         };
         let mut fields = Vec::new();
         for (name, value) in mapping {
-            match self.text(name) {
-                Some(text) => fields.push((text, line(name), value)),
+            match scalar(name) {
+                Some("<<") => self.note(
+                    line(name),
+                    "<<: is not followed; what it brings in is left out, write it out instead",
+                ),
+                Some(text) => fields.push((text.to_owned(), line(name), value)),
                 None => self.note(line(name), "a field's name must be a text; left out"),
             }
         }
@@ -106,7 +138,7 @@ impl Reader<'_> {
     fn items<'n, 'y>(&mut self, node: &'n MarkedYaml<'y>, what: &str) -> &'n [MarkedYaml<'y>] {
         match &node.data {
             YamlData::Sequence(items) => items,
-            YamlData::Value(Scalar::Null) => &[],
+            _ if is_nothing(node) => &[],
             _ => {
                 self.note(line(node), format!("{what} must be a list; left out"));
                 &[]
@@ -114,23 +146,12 @@ impl Reader<'_> {
         }
     }
 
-    /// A text; a number or a truth value is taken for one and told.
-    fn text(&mut self, node: &MarkedYaml<'_>) -> Option<String> {
-        let (text, kind) = match &node.data {
-            YamlData::Value(Scalar::String(text)) => return Some(text.to_string()),
-            YamlData::Value(Scalar::Integer(number)) => (number.to_string(), "a number"),
-            YamlData::Value(Scalar::Boolean(truth)) => (truth.to_string(), "true or false"),
-            _ => return None,
-        };
-        self.note(
-            line(node),
-            format!("{text} is {kind}, taken for the text \"{text}\"; quotes would make it one"),
-        );
-        Some(text)
-    }
-
+    /// A text. Nothing is an empty one, as it is there.
     fn wanted(&mut self, node: &MarkedYaml<'_>, what: &str) -> Option<String> {
-        let text = self.text(node);
+        if is_nothing(node) {
+            return Some(String::new());
+        }
+        let text = scalar(node).map(str::to_owned);
         if text.is_none() {
             self.note(line(node), format!("{what} must be a text; left out"));
         }
@@ -138,8 +159,9 @@ impl Reader<'_> {
     }
 
     fn switch(&mut self, node: &MarkedYaml<'_>, what: &str) -> bool {
-        match node.data {
-            YamlData::Value(Scalar::Boolean(truth)) => truth,
+        match scalar(node).map(str::to_ascii_lowercase).as_deref() {
+            Some("true" | "yes" | "on") => true,
+            Some("false" | "no" | "off") => false,
             _ => {
                 self.note(
                     line(node),
@@ -179,7 +201,7 @@ impl Reader<'_> {
 
     fn node(&mut self, item: &MarkedYaml<'_>) -> Option<Node> {
         let at = line(item);
-        let mut key = None;
+        let (mut key, mut is_readable) = (None, true);
         let mut node = Node {
             file: self.file.to_owned(),
             line: at,
@@ -193,7 +215,11 @@ impl Reader<'_> {
         for (name, at, value) in self.fields(item, "a descriptor") {
             match name.as_str() {
                 "key" => key = self.wanted(value, "key"),
-                "value" => node.value = self.wanted(value, "value").filter(|text| !text.is_empty()),
+                "value" => match self.wanted(value, "value") {
+                    Some(text) => node.value = Some(text).filter(|text| !text.is_empty()),
+                    // Without it the limit would hold for every value.
+                    None => is_readable = false,
+                },
                 "rate_limit" => node.rule = self.rule(value),
                 "descriptors" => node.children = self.nodes(value),
                 "shadow_mode" => node.is_shadow = self.switch(value, "shadow_mode"),
@@ -211,6 +237,10 @@ impl Reader<'_> {
                 other => self.note(at, format!("{other}: is unknown here and there; left out")),
             }
         }
+        if !is_readable {
+            self.note(at, "the descriptor is left out with all below it");
+            return None;
+        }
         match key.filter(|key| !key.is_empty()) {
             Some(key) => Some(Node { key, ..node }),
             None => {
@@ -224,10 +254,14 @@ impl Reader<'_> {
         let at = line(node);
         // Left out it is 0 there: always refused.
         let (mut units, mut unit, mut times) = (Some(0), None, Some(1));
+        let mut is_counted = false;
         let (mut name, mut is_unlimited) = (None, false);
         for (field, at, value) in self.fields(node, "rate_limit") {
             match field.as_str() {
-                "requests_per_unit" => units = self.number(value, &field, 0),
+                "requests_per_unit" => {
+                    units = self.number(value, &field, 0);
+                    is_counted = true;
+                }
                 "unit_multiplier" => times = self.number(value, &field, 1),
                 "unit" => {
                     let text = self.wanted(value, "unit")?;
@@ -253,7 +287,19 @@ impl Reader<'_> {
             }
         }
         if is_unlimited {
+            if is_counted || unit.is_some() {
+                self.note(
+                    at,
+                    "unlimited beside a unit or a number is refused there; taken for unlimited",
+                );
+            }
             return Some(Rule { name, amount: None });
+        }
+        if !is_counted {
+            self.note(
+                at,
+                "requests_per_unit is missing, which is 0 there and here: all is refused",
+            );
         }
         let Some(unit) = unit else {
             self.note(at, "the limit has no unit; it is left out");
@@ -267,15 +313,19 @@ impl Reader<'_> {
     }
 
     fn number(&mut self, node: &MarkedYaml<'_>, what: &str, least: u64) -> Option<u64> {
-        let number = match node.data {
-            YamlData::Value(Scalar::Integer(number)) => u32::try_from(number).ok().map(u64::from),
-            _ => None,
-        };
-        let number = number.filter(|number| *number >= least);
+        // With a zero in front it is octal there, and others write numbers in other ways.
+        let digits = scalar(node).filter(|text| {
+            text.bytes().all(|byte| byte.is_ascii_digit())
+                && (*text == "0" || !text.starts_with('0'))
+        });
+        let number = digits.and_then(|text| text.parse::<u32>().ok());
+        let number = number.map(u64::from).filter(|number| *number >= least);
         if number.is_none() {
             self.note(
                 line(node),
-                format!("{what}: must be a whole number from {least} on; the limit is left out"),
+                format!(
+                    "{what}: must be a plain whole number from {least} on; the limit is left out"
+                ),
             );
         }
         number

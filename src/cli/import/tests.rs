@@ -185,7 +185,6 @@ descriptors:
     let told = lines(&translated);
     for expected in [
         "c.yaml:2: colour: is unknown",
-        "c.yaml:5: 5 is a number",
         "c.yaml:7: unit: fortnight is no unit",
         "c.yaml:10: quota_mode: has no equivalent",
         "c.yaml:11: detailed_metric: has no equivalent",
@@ -195,7 +194,7 @@ descriptors:
         "c.yaml:18: the descriptor has no key",
         "c.yaml:19: key \"x=y\" has a = or a *",
         "c.yaml:22: shadowmode: is unknown",
-        "c.yaml:23: requests_per_unit: must be a whole number",
+        "c.yaml:23: requests_per_unit: must be a plain whole number",
         "c.yaml:25: a value that w=a* matches too",
     ] {
         assert!(
@@ -206,13 +205,87 @@ descriptors:
     let numbers: Vec<usize> = translated.notes.iter().map(|note| note.line).collect();
     assert!(numbers.is_sorted(), "{told:#?}");
     assert!(
-        translated.toml.contains("# line 9: the limit"),
+        told.iter()
+            .all(|line| translated.toml.contains(&format!("#   {line}\n"))),
         "{}",
         translated.toml
     );
     let limits = limits(&translated, "d");
     let names: Vec<&String> = limits.as_object().expect("limits").keys().collect();
     assert_eq!(names, ["my-limit", "w-a-any", "w-ab-any"]);
+}
+
+/// A value is the text that is written, and what is no text leaves the limit out: it would hold for every value.
+#[test]
+fn values_are_texts_as_they_are_written() {
+    let rule = "rate_limit: { unit: minute, requests_per_unit: 3 }";
+    let values = [
+        "1.10", "0123", "0x1F", "12e3", "true", "'7'", "~", "[x]", "{ a: b }",
+    ];
+    let entries: String = values
+        .iter()
+        .enumerate()
+        .map(|(n, value)| format!("  - {{ key: k{n}, value: {value}, {rule} }}\n"))
+        .collect();
+    let translated = translated(&format!("domain: d\ndescriptors:\n{entries}"));
+    let limits = limits(&translated, "d");
+    let matches: Vec<String> = limits
+        .as_object()
+        .expect("limits")
+        .values()
+        .map(|limit| limit["match"][0].as_str().expect("an entry").to_owned())
+        .collect();
+    assert_eq!(
+        matches,
+        [
+            "k0=1.10", "k1=0123", "k2=0x1F", "k3=12e3", "k4=true", "k5=7", "k6"
+        ]
+    );
+    let told = lines(&translated);
+    for expected in [
+        "c.yaml:10: value must be a text",
+        "c.yaml:11: the descriptor is left out",
+    ] {
+        assert!(
+            told.iter().any(|line| line.starts_with(expected)),
+            "{expected} in {told:#?}"
+        );
+    }
+}
+
+#[test]
+fn amounts_that_mean_something_else_there_are_told() {
+    let translated = translated(
+        "domain: d
+base: &base { unit: hour, requests_per_unit: 5 }
+descriptors:
+  - { key: a, rate_limit: { unit: minute, requests_per_unit: 010 } }
+  - { key: b, rate_limit: { unit: minute } }
+  - { key: c, rate_limit: { unlimited: true, unit: minute, requests_per_unit: 3 } }
+  - { key: d, rate_limit: { unlimited: yes } }
+  - key: e
+    rate_limit:
+      <<: *base
+  - { key: f, rate_limit: *base }
+",
+    );
+    let told = lines(&translated);
+    for expected in [
+        "c.yaml:4: requests_per_unit: must be a plain whole number",
+        "c.yaml:5: requests_per_unit is missing",
+        "c.yaml:6: unlimited beside",
+        "c.yaml:10: <<: is not followed",
+    ] {
+        assert!(
+            told.iter().any(|line| line.starts_with(expected)),
+            "{expected} in {told:#?}"
+        );
+    }
+    let limits = limits(&translated, "d");
+    let names: Vec<&String> = limits.as_object().expect("limits").keys().collect();
+    assert_eq!(names, ["b", "c", "d", "f"]);
+    assert_eq!(limits["b"]["quota"], 0);
+    assert_eq!(limits["f"]["window"], "1h");
 }
 
 #[test]
