@@ -64,12 +64,27 @@ impl Catalogue {
             new_epochs.truncate(FAULTS_MAX);
         }
         self.install_view(outcome);
+        let domains = Arc::clone(&self.view.domains);
         self.install_parts(parts);
+        if !Arc::ptr_eq(&domains, &self.view.domains) {
+            warnings.extend(self.domains_of_nobody().take(FAULTS_MAX));
+        }
         Applied {
             version: self.version,
             warnings,
             new_epochs,
         }
+    }
+
+    /// A word on each domain that stands for a tenant without limits.
+    fn domains_of_nobody(&self) -> impl Iterator<Item = String> {
+        let are_all_limited = self.tree.default_plan.is_some();
+        let of_nobody = self.tree.domains.iter().filter(move |(_, tenant)| {
+            !are_all_limited && !self.tree.tenants.contains_key(*tenant)
+        });
+        of_nobody.map(|(domain, tenant)| {
+            format!("domains: {domain} stands for the tenant {tenant}, which there is not: nothing limits its calls")
+        })
     }
 
     /// Changes the document, and of the view what no limit depends on.

@@ -88,7 +88,11 @@ pub async fn gateway(State(region): State<Arc<Region>>, request: Request) -> Res
             };
             told(answered(&region, &asked).await, gateway.on_error, deny)
         }
-        Err(problem) => told(Err(problem), OnError::Deny, DENY_STATUS),
+        Err(problem) => {
+            // Of a profile that there is not its gateway understands no other status either.
+            let deny = deny_status(&target).ok().flatten();
+            told(Err(problem), OnError::Deny, deny.unwrap_or(DENY_STATUS))
+        }
     };
     told.into_response()
 }
@@ -404,6 +408,17 @@ mod tests {
         );
         assert_eq!(wanted("/v1/gateway/n", "a=1"), Ok(None));
         assert_eq!(wanted("/v1/gateway/n/x", "deny_status=200"), Ok(None));
+        let waits = |path, query| max_wait(&Target::of(path, Some(query)));
+        assert_eq!(
+            waits("/v1/gateway/n", "max_wait_ms=900"),
+            Ok(Span::from_ms(900))
+        );
+        for (path, query) in [
+            ("/v1/gateway/n", "a=1"),
+            ("/v1/gateway/n/x", "max_wait_ms=9"),
+        ] {
+            assert_eq!(waits(path, query), Ok(MAX_WAIT));
+        }
         let code = wanted("/v1/gateway/n", "deny_status=200").map_err(|problem| problem.code);
         assert_eq!(code, Err(Code::Malformed));
     }

@@ -50,6 +50,9 @@ pub enum ProtocolError {
     /// All words together are too long.
     #[error("too big request")]
     TooLong,
+    /// A request of a browser, or of a server that was tricked into one: its body would be taken for commands.
+    #[error("this is HTTP; it is answered at listen.check")]
+    Http,
 }
 
 /// The first command of `bytes`; `None` when it has not arrived in full.
@@ -169,6 +172,11 @@ fn line(bytes: &[u8]) -> Result<Option<Command<'_>>, ProtocolError> {
         words.push(word);
         rest = after.trim_ascii_start();
     }
+    let is_http = |word: &Cow<'_, [u8]>| word.starts_with(b"HTTP/1.");
+    let is_host = |word: &Cow<'_, [u8]>| word.eq_ignore_ascii_case(b"host:");
+    if words.get(2).is_some_and(is_http) || words.first().is_some_and(is_host) {
+        return Err(ProtocolError::Http);
+    }
     Ok(Some(Command {
         words,
         length: end + 1,
@@ -257,6 +265,14 @@ mod tests {
 
     fn words(bytes: &[u8]) -> Vec<String> {
         read(bytes).expect("a command").expect("all of it").0
+    }
+
+    #[test]
+    fn a_request_of_http_is_no_command() {
+        for line in ["POST / HTTP/1.1\r\n", "Host: x\r\n", "host: x\n"] {
+            assert_eq!(read(line.as_bytes()), Err(ProtocolError::Http), "{line}");
+        }
+        assert_eq!(words(b"ECHO HTTP/1.1\r\n"), ["ECHO", "HTTP/1.1"]);
     }
 
     #[test]

@@ -366,3 +366,29 @@ fn without_null(value: &Value) -> Value {
         other => other.clone(),
     }
 }
+
+/// Units of a strict limit that are used come back with the next window, also by a look; and a cost that no window has is
+/// told how this one stands.
+#[test]
+fn a_used_up_strict_limit_is_told_alike_to_a_check_a_look_and_a_cost_above_it() {
+    let server = Server::start();
+    server.limits(&json!({
+        "paid": { "algorithm": "fixed_window", "quota": 3, "window": "1h", "mode": "strict" },
+    }));
+    let paid = Counter::new(&server, "t", "paid");
+    assert_eq!(paid.passes_once_decided(3), 3);
+    assert_eq!(paid.passes_once_decided(1), 0);
+    let refused = paid.take(1);
+    let wait = refused.retry_after().expect("a wait");
+    assert!(wait > 1, "{refused:?}");
+    let look = paid.look();
+    assert_eq!(
+        (look.status, look.retry_after()),
+        (429, Some(wait)),
+        "{look:?}"
+    );
+    let above = paid.take(4);
+    assert_eq!(above.reason(), "cost_exceeds_quota");
+    assert_eq!((above.used(), above.remaining()), (3, 0), "{above:?}");
+    assert_eq!(above.retry_after(), None);
+}

@@ -202,6 +202,12 @@ fn a_region_that_cannot_decide_follows_the_profile() {
     server.heal(&fault);
     let unknown = ask(&server, "GET", "no-such-profile", &[]);
     assert_eq!(decision(&unknown), (404, "error", "404"), "{unknown:?}");
+    let told_403 = ask(&server, "GET", "no-such-profile?deny_status=403", &[]);
+    assert_eq!(decision(&told_403), (403, "error", "404"), "{told_403:?}");
+    let patient = ask(&server, "GET", "no-such-profile?max_wait_ms=9", &[]);
+    assert_eq!(decision(&patient), (404, "error", "404"), "{patient:?}");
+    let odd = ask(&server, "GET", "shut?max_wait_ms=soon", &[]);
+    assert_eq!(decision(&odd), (400, "error", "400"), "{odd:?}");
 }
 
 #[test]

@@ -108,11 +108,18 @@ impl Edge {
             ("x-original-method", "OPTIONS"),
             ("x-forwarded-uri", "/cheap"),
             ("x-quota-decision", "allow"),
+            ("host", "example.com"),
         ];
         let body = "x".repeat(100_000);
         let allowed = [
             self.get(),
-            self.call(Method::POST, "/upload", &spoofed, &body),
+            // The query of a client is none of the profile's.
+            self.call(
+                Method::POST,
+                "/upload?deny_status=200&max_wait_ms=x",
+                &spoofed,
+                &body,
+            ),
         ];
         for (left, answer) in [1, 0].into_iter().zip(&allowed) {
             assert_eq!(answer.status, 200, "{answer:?}");
@@ -125,7 +132,7 @@ impl Edge {
         }
         // However it is asked: the address is the one that the gateway saw.
         for headers in [&[][..], &spoofed] {
-            let refused = self.call(Method::GET, "/hello", headers, "");
+            let refused = self.call(Method::GET, "/hello?deny_status=401", headers, "");
             assert_eq!(refused.status, 429, "{refused:?}");
             let (limit, remaining, _) = refused.rate_limit();
             assert_eq!((limit.as_str(), remaining), ("per-address", 0));

@@ -3,6 +3,9 @@
 use std::fs;
 use std::process::Command;
 
+use reqwest::Method;
+use serde_json::json;
+
 use crate::edge::Edge;
 use crate::edge::Promise;
 use crate::program::Program;
@@ -51,4 +54,23 @@ fn haproxy_asks_in_lua_and_fails_closed() {
         stopped: 503,
         slow: 503,
     });
+}
+
+/// A refusal that the profile gives a status of failures is a refusal all the same.
+#[test]
+fn haproxy_refuses_with_503_where_the_profile_says_so() {
+    let Some(edge) = edge("allow") else {
+        return;
+    };
+    let profile = json!({
+        "tenant": "acme", "action": "api", "keys": { "ip": "client_ip/64" }, "original": "x-original",
+        "deny_status": 503,
+    });
+    edge.server
+        .admin(Method::PUT, "/admin/v1/profiles/haproxy", &profile)
+        .succeeded();
+    let statuses: Vec<u16> = (0..4)
+        .map(|_| edge.call(Method::GET, "/hello", &[], "").status)
+        .collect();
+    assert_eq!(statuses, [200, 200, 503, 503]);
 }

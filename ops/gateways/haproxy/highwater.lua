@@ -59,8 +59,9 @@ core.register_action("highwater", { "http-req" }, function(txn, address, profile
     if headers["ratelimit-policy"] then txn:set_var("txn.hw_policy", headers["ratelimit-policy"]) end
     return
   end
-  -- Only a failure of Highwater's own follows the choice; a refusal never does.
-  if (not status or status >= 500) and without == "allow" then return end
+  -- Only a failure of Highwater's own follows the choice; a refusal never does, whatever status the profile gives it.
+  local is_refusal = headers and headers["x-quota-decision"] == "deny"
+  if (not status or status >= 500) and not is_refusal and without == "allow" then return end
   local reply = txn:reply({ status = status or 503 })
   for name, value in pairs(headers or {}) do
     if PASSED_ON[name] then reply:add_header(name, value) end

@@ -542,6 +542,25 @@ fn faults_are_bounded() {
 }
 
 #[test]
+fn a_domain_of_a_tenant_that_there_is_not_is_accepted_with_a_word() {
+    let mut fixture = Fixture::empty();
+    let domains = json!({ "edge.example": "acme" });
+    let applied = fixture.replace(&json!({ "domains": domains }));
+    let warnings = applied.expect("accepted").warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("edge.example stands for the tenant acme, which there is not"));
+    let plans = json!({ "free": {} });
+    for known in [
+        json!({ "domains": domains, "tenants": { "acme": {} } }),
+        json!({ "domains": domains, "default_plan": "free", "plans": plans }),
+    ] {
+        let mut fixture = Fixture::empty();
+        let applied = fixture.replace(&known).expect("accepted");
+        assert!(applied.warnings.is_empty(), "{known}");
+    }
+}
+
+#[test]
 fn a_big_sliding_log_is_accepted_with_a_word_about_memory() {
     let mut fixture = Fixture::empty();
     let log = |quota: u64| json!({ "algorithm": "sliding_log", "quota": quota, "window": "60s" });
