@@ -42,7 +42,6 @@ pub(super) fn judge(
     let mut is_minority = false;
     if let Some(mesh) = shared
         && item.cost > 0
-        && !(admission == Admission::Pass && counter.is_far(limit, mesh, item.cost.max(asked)))
     {
         counter.attempt(request.boot, item.cost);
         if admission == Admission::Pass {

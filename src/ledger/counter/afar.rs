@@ -62,8 +62,6 @@ pub(super) struct Seldom {
     kept_until: Timestamp,
 }
 
-/// While no more than one unit in so many of a window is used, nobody's share matters, and nothing is kept to find it.
-const FAR_PART: u64 = 4;
 /// Refused demand is told this often.
 const DEMAND_TOLD_EVERY: Span = Span::from_ms(300);
 /// Buckets that are full again sooner are too small to be shared out: a share would be spent before it is known.
@@ -255,24 +253,6 @@ impl Counter {
     fn sharing(&mut self, boot: Span) -> &mut Sharing {
         let afar = self.afar_mut();
         afar.sharing.get_or_insert_with(|| Sharing::new(boot))
-    }
-
-    /// Whether `units` more leave the window so little used that nothing needs to be known of who wants how much. Most
-    /// keys are never nearer to their limit, and what is kept to share one costs as much memory as the counter.
-    pub fn is_far(&self, limit: &Limit, mesh: &Mesh, units: u64) -> bool {
-        let windows = match limit.rule {
-            Rule::FixedWindow { .. } | Rule::CalendarWindow { .. } => 1,
-            Rule::SlidingWindow { .. } => 2,
-            Rule::SlidingLog { .. }
-            | Rule::TokenBucket { .. }
-            | Rule::LeakyBucket { .. }
-            | Rule::Concurrency { .. } => return false,
-        };
-        if self.has_sharing() || limit.split == Split::Equal || mesh.is_degraded() {
-            return false;
-        }
-        let used = self.windows[..windows].iter().map(WindowUse::world);
-        used.fold(units, u64::saturating_add) <= limit.rule.quota() / FAR_PART
     }
 
     fn has_sharing(&self) -> bool {

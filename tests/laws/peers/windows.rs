@@ -1,9 +1,7 @@
 //! What a region keeps and tells of the windows that it shares, beside their counts.
 
-use highwater::domain::limit::Split;
 use highwater::domain::name::RegionName;
 use highwater::domain::time::Span;
-use highwater::ledger::Ledger;
 use highwater::ledger::exchange::LONG_AGO;
 use highwater::ledger::exchange::News;
 use highwater::ledger::exchange::Told;
@@ -17,46 +15,10 @@ use super::of_two_regions;
 use super::shared;
 use super::tells_after;
 use super::window;
-use crate::scene::bucket;
-use crate::scene::concurrency;
 use crate::scene::fixed;
 use crate::scene::ms;
 use crate::scene::seconds;
 use crate::scene::sliding;
-
-/// Whether peers are told of demand for anything that changed.
-fn tells_of_demand(ledger: &Ledger) -> bool {
-    let mut tells = false;
-    for shard in 0..ledger.shards() {
-        ledger.gather(shard, |_, _, counter| {
-            tells |= counter.tell(1, Span::ZERO).is_some();
-        });
-    }
-    tells
-}
-
-#[test]
-fn nothing_is_kept_to_share_a_window_that_is_hardly_used() {
-    for (rule, split, units) in [
-        (fixed(100, seconds(60)), Split::Adaptive, 25),
-        (sliding(100, seconds(60)), Split::None, 25),
-        (fixed(3, seconds(60)), Split::Adaptive, 0),
-        (fixed(100, seconds(60)), Split::Equal, 0),
-        (bucket(100, 1, seconds(1)), Split::Adaptive, 0),
-        (concurrency(100), Split::Adaptive, 0),
-    ] {
-        let ledger = of_two_regions();
-        let mut desk = shared(rule);
-        desk.limit.split = split;
-        for _ in 0..units {
-            assert!(desk.passes(&ledger, ms(1_000), 1));
-        }
-        assert!(!tells_of_demand(&ledger), "{desk:?}");
-        desk.hold(&ledger, ms(1_000), 1, 1, ms(9_000))
-            .expect("there are units");
-        assert!(tells_of_demand(&ledger), "{desk:?}");
-    }
-}
 
 /// A region that had not asked for a limit kept no part of it for those that were cut off before it did, and then took
 /// theirs from what its own side of the cut had left: 18 % over a quota in a simulated cut of 30 s.
