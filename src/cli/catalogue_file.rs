@@ -40,28 +40,37 @@ impl fmt::Display for FileFaults {
     }
 }
 
+/// The name and the text of the file at `path`, or of standard input when it is `-`; at most `bytes_max` bytes.
+///
+/// # Errors
+/// When it cannot be read, is no UTF-8, or is too large.
+pub fn read_text(path: &Path, bytes_max: u64) -> anyhow::Result<(String, String)> {
+    let name = path.display().to_string();
+    let mut text = String::new();
+    let mut reader: Box<dyn Read> = if name == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(std::fs::File::open(path).with_context(|| format!("{name} cannot be read"))?)
+    };
+    reader
+        .by_ref()
+        .take(bytes_max)
+        .read_to_string(&mut text)
+        .with_context(|| format!("{name} cannot be read"))?;
+    anyhow::ensure!(
+        reader.read(&mut [0])? == 0,
+        "{name} is larger than {bytes_max} bytes"
+    );
+    Ok((name, text))
+}
+
 impl CatalogueFile {
     /// Reads the file at `path`, or standard input when it is `-`.
     ///
     /// # Errors
     /// When it cannot be read.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let name = path.display().to_string();
-        let mut text = String::new();
-        let mut reader: Box<dyn Read> = if name == "-" {
-            Box::new(std::io::stdin())
-        } else {
-            Box::new(std::fs::File::open(path).with_context(|| format!("{name} cannot be read"))?)
-        };
-        reader
-            .by_ref()
-            .take(FILE_BYTES_MAX)
-            .read_to_string(&mut text)
-            .with_context(|| format!("{name} cannot be read"))?;
-        anyhow::ensure!(
-            reader.read(&mut [0])? == 0,
-            "{name} is larger than {FILE_BYTES_MAX} bytes"
-        );
+        let (name, text) = read_text(path, FILE_BYTES_MAX)?;
         Ok(Self { name, text })
     }
 

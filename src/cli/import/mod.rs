@@ -5,15 +5,13 @@ mod envoy_tree;
 #[cfg(test)]
 mod tests;
 
-use std::io::Read;
-use std::path::Path;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::Args;
 use clap::Subcommand;
 
 use super::Outcome;
+use super::catalogue_file;
 use super::output;
 
 /// The most bytes of a file.
@@ -50,7 +48,7 @@ pub fn import(args: &ImportArgs) -> anyhow::Result<Outcome> {
     let From::EnvoyRatelimit { files } = &args.from;
     let texts = files
         .iter()
-        .map(|path| Ok((path.display().to_string(), read(path)?)))
+        .map(|path| catalogue_file::read_text(path, FILE_BYTES_MAX))
         .collect::<anyhow::Result<Vec<(String, String)>>>()?;
     let translated = envoy_ratelimit::translate(&texts)?;
     output::print(&translated.toml)?;
@@ -62,24 +60,4 @@ pub fn import(args: &ImportArgs) -> anyhow::Result<Outcome> {
     } else {
         Ok(Outcome::No)
     }
-}
-
-fn read(path: &Path) -> anyhow::Result<String> {
-    let name = path.display().to_string();
-    let mut text = String::new();
-    let mut reader: Box<dyn Read> = if name == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(std::fs::File::open(path).with_context(|| format!("{name} cannot be read"))?)
-    };
-    reader
-        .by_ref()
-        .take(FILE_BYTES_MAX)
-        .read_to_string(&mut text)
-        .with_context(|| format!("{name} cannot be read"))?;
-    anyhow::ensure!(
-        reader.read(&mut [0])? == 0,
-        "{name} is larger than {FILE_BYTES_MAX} bytes"
-    );
-    Ok(text)
 }

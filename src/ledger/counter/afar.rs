@@ -563,7 +563,7 @@ impl Counter {
 mod tests {
     use super::*;
 
-    /// Every key of an approximate limit that is not far from it has one in each region.
+    /// Every key of an approximate limit has one in each region.
     #[test]
     fn what_other_regions_make_necessary_is_small() {
         assert!(size_of::<Afar>() <= 136, "{}", size_of::<Afar>());
