@@ -35,6 +35,7 @@ pub mod charge;
 pub mod closed;
 pub mod command;
 pub mod give;
+pub mod inherited;
 pub mod lead;
 mod snapshot;
 pub mod strict;

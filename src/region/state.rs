@@ -33,6 +33,7 @@ use crate::ledger::Ledger;
 use crate::ledger::answers::Answers;
 use crate::ledger::check::Item;
 use crate::ledger::holds::Holds;
+use crate::machine::inherited::Inherited;
 use crate::peer::Peers;
 use crate::region::clock::Clock;
 use crate::region::config::CheckAuth;
@@ -43,7 +44,6 @@ use crate::region::debts::Debts;
 use crate::region::entropy;
 use crate::region::exchange::Exchange;
 use crate::region::faults::Faults;
-use crate::region::inherited::Inherited;
 use crate::region::outbox::Letter;
 use crate::region::outbox::Outbox;
 use crate::region::progress::Heard;
@@ -99,7 +99,7 @@ pub struct Region {
     /// How far the members are, as the leader told last.
     pub progress: Mutex<Option<Heard>>,
     /// What earlier processes of this region spent of strict limits, by this region's disk.
-    pub inherited: Mutex<Vec<Inherited>>,
+    pub inherited: Mutex<Inherited>,
     /// Counters on disk of limits that the catalogue did not name when they were read.
     pub unplaced: Mutex<Unplaced>,
     /// Its requests to the log.

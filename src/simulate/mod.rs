@@ -19,7 +19,6 @@ mod callers;
 pub mod clock;
 pub mod exchange;
 mod founding;
-mod inherited;
 mod leading;
 pub mod log;
 mod looking;

@@ -2,6 +2,7 @@
 
 mod charges;
 mod gives;
+mod inherited;
 mod ledger;
 mod replay;
 

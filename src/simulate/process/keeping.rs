@@ -1,8 +1,10 @@
 //! What a process takes from its disk, and what it puts there.
 
 use crate::domain::time::Timestamp;
+use crate::grants::message::ToLeader;
 use crate::ledger::restore::Restorer;
 use crate::machine::Machine;
+use crate::simulate::exchange::Limits;
 use crate::simulate::log::Body;
 use crate::usage::record::CounterRecord;
 
@@ -23,13 +25,10 @@ impl Process {
                 self.unplaced.push(record);
                 continue;
             };
-            self.inherited.note(
-                &self.holder,
-                catalogue,
-                &context.disk.actors,
-                &record,
-                context.at.now,
-            );
+            let id = &record.id;
+            let known = catalogue.limit(&id.tenant, id.limit.as_str(), &id.key, context.at.now);
+            let actors = self.counts.ledger.actors();
+            self.inherited.note(actors, &record, known);
             restorer.counter(record, limit);
         }
         restorer.finish(|limit| catalogue.names().get(limit.as_str()));
@@ -49,6 +48,16 @@ impl Process {
             machine.set_regions(regions);
             self.machine = machine;
             (self.applied, self.applied_term) = (index, term);
+        }
+    }
+
+    /// Tells the leader what the book lacks of what earlier processes spent.
+    pub(in crate::simulate) fn tell_inherited(&mut self, context: &mut Context<'_>) {
+        if !self.is_enrolled {
+            return;
+        }
+        for report in self.inherited.lacking(self.machine.book()) {
+            self.say_to_leader(context, ToLeader::Report(report));
         }
     }
 
