@@ -8,6 +8,7 @@ use crate::domain::limit::Mode;
 use super::record::Answer;
 use super::record::Call;
 use super::record::Counted;
+use super::scenario::DrillLimit;
 use super::scenario::Scenario;
 
 /// Strict windows of one limit that are compared: the newest ones.
@@ -65,39 +66,213 @@ pub fn counters<'a>(
     counters
 }
 
-/// Units that callers were told of strict limits, by window.
-#[derive(Clone, Debug, Default)]
-pub struct Told(Vec<BTreeMap<Window, u64>>);
+/// So long the regions must have counted alike when that is fewer units than callers were told of an approximate
+/// limit: longer than what was admitted last is on its way. Units that a region lost when it died never come.
+const SHORT_MS: u64 = 2_000;
 
-impl Told {
-    /// What callers were told.
+/// Compares what the regions count until that is settled.
+#[derive(Clone, Debug)]
+pub struct Settling {
+    /// Units that callers were told, by limit and window.
+    told: Vec<BTreeMap<Window, u64>>,
+    /// Since when the regions count alike, and fewer units than callers were told.
+    short_from_ms: Option<u64>,
+}
+
+/// How the regions count one window.
+enum Count {
+    /// Alike, and all that callers were told.
+    Whole,
+    /// Alike, and fewer.
+    Short,
+    /// Not alike, or of strict units not all that callers were told.
+    Apart,
+}
+
+impl Settling {
+    /// For what callers were told.
     pub fn new(scenario: &Scenario, calls: &[Call]) -> Self {
         let limits = scenario.limits.iter().enumerate();
         let told = limits.map(|(at, limit)| match limit.mode() {
-            Mode::Strict => used_windows(scenario, calls, at),
-            Mode::Approximate | Mode::Regional => BTreeMap::new(),
+            Mode::Strict | Mode::Approximate => used_windows(scenario, calls, at),
+            Mode::Regional => BTreeMap::new(),
         });
-        Self(told.collect())
+        Self {
+            told: told.collect(),
+            short_from_ms: None,
+        }
     }
 
-    /// The first counter that the regions do not count alike, or of which units that callers were told have not been told
-    /// to the leader yet; `None`: all is settled.
-    pub fn difference(&self, scenario: &Scenario, counted: &[Counted]) -> Option<String> {
-        counted.iter().find_map(|one| {
-            let first = one.used.first().copied().flatten();
-            let place = (one.tenant.clone(), one.key, one.epoch, one.window_start_ms);
-            let least = self.0.get(one.limit).and_then(|told| told.get(&place));
-            let least = least.copied().unwrap_or(0);
-            let is_same = first.is_some() && one.used.iter().all(|used| *used == first);
-            let most = first.unwrap_or(0) + one.stranded + one.held;
-            let is_settled = is_same && most >= least;
-            let name = scenario.limits.get(one.limit).map_or("?", |limit| &limit.name);
-            (!is_settled).then(|| {
-                format!(
-                    "{name}, tenant {}, key {}: the regions count {:?}, {} stranded, {} held, where callers were told {least}",
-                    one.tenant, one.key, one.used, one.stranded, one.held
-                )
-            })
-        })
+    /// Compares once more, at `now_ms`. Gives since when everything is settled.
+    ///
+    /// # Errors
+    /// Says what is not settled yet.
+    pub fn compare(
+        &mut self,
+        now_ms: u64,
+        scenario: &Scenario,
+        counted: &[Counted],
+    ) -> Result<u64, String> {
+        let mut short = None;
+        for one in counted {
+            match self.count(scenario, one) {
+                Count::Whole => {}
+                Count::Short => short = short.or(Some(one)),
+                Count::Apart => {
+                    self.short_from_ms = None;
+                    return Err(self.say(scenario, one));
+                }
+            }
+        }
+        let Some(short) = short else {
+            return Ok(now_ms);
+        };
+        let from_ms = *self.short_from_ms.get_or_insert(now_ms);
+        if now_ms < from_ms + SHORT_MS {
+            return Err(self.say(scenario, short));
+        }
+        Ok(from_ms)
+    }
+
+    fn told(&self, one: &Counted) -> u64 {
+        let place = (one.tenant.clone(), one.key, one.epoch, one.window_start_ms);
+        let told = self.told.get(one.limit).and_then(|told| told.get(&place));
+        told.copied().unwrap_or(0)
+    }
+
+    fn count(&self, scenario: &Scenario, one: &Counted) -> Count {
+        let Some(first) = one.used.first().copied().flatten() else {
+            return Count::Apart;
+        };
+        let is_whole = first + one.stranded + one.held >= self.told(one);
+        let mode = scenario.limits.get(one.limit).map(DrillLimit::mode);
+        if one.used.iter().any(|used| *used != Some(first)) {
+            Count::Apart
+        } else if is_whole {
+            Count::Whole
+        } else if mode == Some(Mode::Approximate) {
+            Count::Short
+        } else {
+            Count::Apart
+        }
+    }
+
+    fn say(&self, scenario: &Scenario, one: &Counted) -> String {
+        let name = scenario
+            .limits
+            .get(one.limit)
+            .map_or("?", |limit| &limit.name);
+        format!(
+            "{name}, tenant {}, key {}: the regions count {:?}, {} stranded, {} held, where callers were told {}",
+            one.tenant,
+            one.key,
+            one.used,
+            one.stranded,
+            one.held,
+            self.told(one)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drill::record::Said;
+
+    const SCENARIO: &str = r#"
+title    = "Two regions"
+regions  = ["a-1", "b-1"]
+duration = "5s"
+expect   = [{ that = "converged", within = "5s" }]
+[limits]
+loose = { algorithm = "fixed_window", quota = 9, window = "1d", mode = "approximate" }
+tight = { algorithm = "fixed_window", quota = 9, window = "1d", mode = "strict" }
+[[load]]
+limit = "loose"
+rate  = 1
+[[load]]
+limit = "tight"
+rate  = 1
+"#;
+
+    /// Callers were told of so many units of the limit with this number.
+    fn settling(scenario: &Scenario, limit: usize, units: u64) -> Settling {
+        let said = Said {
+            epoch: 1,
+            window_start_ms: Some(0),
+            ..Said::default()
+        };
+        let call = Call {
+            load: limit,
+            home: 0,
+            region: 0,
+            key: 0,
+            cost: units,
+            sent_ms: 0,
+            heard_ms: 1,
+            tries: 1,
+            answer: Answer::Allowed(said),
+        };
+        Settling::new(scenario, &[call])
+    }
+
+    fn counted(scenario: &Scenario, limit: usize, used: [Option<u64>; 2]) -> [Counted; 1] {
+        [Counted {
+            limit,
+            tenant: scenario.loads[limit].tenant.clone(),
+            key: 0,
+            epoch: 1,
+            window_start_ms: 0,
+            used: used.to_vec(),
+            stranded: 0,
+            held: 0,
+        }]
+    }
+
+    #[test]
+    fn regions_that_count_alike_what_callers_were_told_are_settled_at_once() {
+        let scenario = Scenario::parse("two", SCENARIO).expect("a scenario");
+        for limit in [0, 1] {
+            let mut settling = settling(&scenario, limit, 5);
+            let apart = counted(&scenario, limit, [Some(5), Some(4)]);
+            assert!(settling.compare(10, &scenario, &apart).is_err());
+            let silent = counted(&scenario, limit, [Some(5), None]);
+            assert!(settling.compare(20, &scenario, &silent).is_err());
+            let alike = counted(&scenario, limit, [Some(5), Some(5)]);
+            assert_eq!(settling.compare(30, &scenario, &alike), Ok(30));
+        }
+    }
+
+    /// Each region lacks what another admitted last: they count alike by chance.
+    #[test]
+    fn regions_that_count_alike_by_chance_are_not_settled() {
+        let scenario = Scenario::parse("two", SCENARIO).expect("a scenario");
+        let mut settling = settling(&scenario, 0, 5);
+        let short = counted(&scenario, 0, [Some(4), Some(4)]);
+        assert_eq!(
+            settling.compare(10, &scenario, &short),
+            Err("loose, tenant a, key 0: the regions count [Some(4), Some(4)], 0 stranded, 0 held, where callers were told 5".to_owned())
+        );
+        let whole = counted(&scenario, 0, [Some(5), Some(5)]);
+        assert_eq!(settling.compare(110, &scenario, &whole), Ok(110));
+    }
+
+    /// A region that died took units of an approximate limit with it.
+    #[test]
+    fn units_that_never_come_are_waited_for_only_so_long() {
+        let scenario = Scenario::parse("two", SCENARIO).expect("a scenario");
+        let mut settling = settling(&scenario, 0, 5);
+        let short = counted(&scenario, 0, [Some(4), Some(4)]);
+        let apart = counted(&scenario, 0, [Some(5), Some(4)]);
+        assert!(settling.compare(10, &scenario, &short).is_err());
+        assert!(settling.compare(1_000, &scenario, &apart).is_err());
+        assert!(settling.compare(1_100, &scenario, &short).is_err());
+        assert!(settling.compare(3_000, &scenario, &short).is_err());
+        assert_eq!(settling.compare(3_100, &scenario, &short), Ok(1_100));
+        // Strict units are never forgotten.
+        let mut settling = self::settling(&scenario, 1, 5);
+        let short = counted(&scenario, 1, [Some(4), Some(4)]);
+        assert!(settling.compare(10, &scenario, &short).is_err());
+        assert!(settling.compare(60_000, &scenario, &short).is_err());
     }
 }

@@ -8,7 +8,7 @@ use crate::drill::record::Sample;
 use crate::drill::record::Seen;
 use crate::drill::scenario::DrillLimit;
 use crate::drill::settled;
-use crate::drill::settled::Told;
+use crate::drill::settled::Settling;
 use crate::ledger::check::Item;
 
 use super::founding::tenant;
@@ -76,10 +76,10 @@ impl World<'_> {
         }
         let now_ms = self.now_ms();
         let (scenario, regions) = (self.scenario, self.places.len());
-        if self.told.is_none() {
+        if self.settling.is_none() {
             self.record.load_ended_ms = now_ms;
             let calls = &self.record.calls;
-            self.told = Some(Told::new(scenario, calls));
+            self.settling = Some(Settling::new(scenario, calls));
             self.windows = (0..scenario.limits.len())
                 .map(|at| match scenario.limits.get(at).map(DrillLimit::mode) {
                     Some(Mode::Strict) => settled::strict_windows(scenario, calls, at),
@@ -95,10 +95,9 @@ impl World<'_> {
         }
         if self.record.converged_ms.is_none() {
             self.record.counted = self.count();
-            let told = self.told.as_ref();
-            let difference = told.map(|told| told.difference(scenario, &self.record.counted));
-            if difference == Some(None) {
-                self.record.converged_ms = Some(now_ms);
+            if let Some(settling) = &mut self.settling {
+                let settled = settling.compare(now_ms, scenario, &self.record.counted);
+                self.record.converged_ms = settled.ok();
             }
         }
         let from_ms = self.record.steps_ended_ms();

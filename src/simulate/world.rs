@@ -13,7 +13,7 @@ use crate::drill::record::Answer;
 use crate::drill::record::Record;
 use crate::drill::scenario::Action;
 use crate::drill::scenario::Scenario;
-use crate::drill::settled::Told;
+use crate::drill::settled::Settling;
 use crate::drill::settled::Window;
 
 use super::callers::Callers;
@@ -123,8 +123,8 @@ pub struct World<'s> {
     pub done: usize,
     /// When all was settled, or nobody waits any more.
     pub is_over: bool,
-    /// What callers were told of strict limits, once all was said.
-    pub told: Option<Told>,
+    /// How far the counters are settled, once all was said.
+    pub settling: Option<Settling>,
     /// By limit: the windows, and the counters, that are compared then.
     pub windows: Vec<Vec<Window>>,
     /// See there.
@@ -182,7 +182,7 @@ impl<'s> World<'s> {
             running: BTreeMap::new(),
             done: 0,
             is_over: false,
-            told: None,
+            settling: None,
             windows: Vec::new(),
             counters: Vec::new(),
             error: None,

@@ -22,13 +22,15 @@ use crate::command::said;
 use crate::command::told;
 
 /// Seeds that found something, by drill.
-const FOUND: [(&str, u64); 6] = [
+const FOUND: [(&str, u64); 8] = [
     (chaos::NAME, 34),
     (chaos::NAME, 55),
     (chaos::NAME, 127),
     ("clock-skew", 3),
     ("leader-transfer", 1),
+    ("one-way-link", 170),
     ("partition-majority", 1),
+    ("partition-majority", 167),
 ];
 /// Seeds of each drill that are always tried.
 const SEEDS: u64 = 2;

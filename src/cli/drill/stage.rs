@@ -10,10 +10,9 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::drill::record::Answer;
-use crate::drill::record::Counted;
 use crate::drill::record::Record;
 use crate::drill::scenario::Scenario;
-use crate::drill::settled::Told;
+use crate::drill::settled::Settling;
 use crate::region::clock::Clock;
 
 use super::counters;
@@ -148,13 +147,22 @@ impl Stage {
     async fn settle(&self, fleet: &Fleet, watched: &Watched, record: &mut Record) {
         let deadline_ms = record.load_ended_ms + self.scenario.settle_ms;
         let regions = self.scenario.regions.len();
+        let mut settling = Settling::new(&self.scenario, &record.calls);
         let mut is_well = false;
         while fleet.now_ms() < deadline_ms {
             if record.converged_ms.is_none() {
                 let asked_ms = fleet.now_ms();
                 let counted = counters::count(&self.scenario, fleet, &record.calls).await;
                 if let Ok(counted) = counted {
-                    self.keep(counted, asked_ms, record);
+                    match settling.compare(asked_ms, &self.scenario, &counted) {
+                        Ok(settled_ms) => {
+                            record.converged_ms = Some(settled_ms);
+                            let said = "all regions count the same";
+                            self.progress.event(settled_ms, said);
+                        }
+                        Err(why) => self.progress.standing(asked_ms, &why),
+                    }
+                    record.counted = counted;
                 }
             }
             if !is_well {
@@ -168,18 +176,6 @@ impl Stage {
             }
             tokio::time::sleep(COMPARE_EVERY).await;
         }
-    }
-
-    fn keep(&self, counted: Vec<Counted>, asked_ms: u64, record: &mut Record) {
-        let told = Told::new(&self.scenario, &record.calls);
-        match told.difference(&self.scenario, &counted) {
-            Some(difference) => self.progress.standing(asked_ms, &difference),
-            None => {
-                record.converged_ms = Some(asked_ms);
-                self.progress.event(asked_ms, "all regions count the same");
-            }
-        }
-        record.counted = counted;
     }
 
     /// Tells how things stand, for ever.
