@@ -15,6 +15,7 @@
 //!
 //! The same scenario and seed give the same record.
 
+pub mod agenda;
 mod callers;
 pub mod clock;
 pub mod exchange;

@@ -1,8 +1,6 @@
 //! The world: regions with their machines and disks, the network between them, and all that happens, in the order of time.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::collections::BinaryHeap;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -16,6 +14,7 @@ use crate::drill::scenario::Scenario;
 use crate::drill::settled::Settling;
 use crate::drill::settled::Window;
 
+use super::agenda::Agenda;
 use super::callers::Callers;
 use super::clock::Clock;
 use super::founding;
@@ -75,32 +74,6 @@ pub enum Happening {
     Settle,
 }
 
-struct Due {
-    at: u64,
-    order: u64,
-    happening: Happening,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 /// See the module.
 pub struct World<'s> {
     /// What is rehearsed.
@@ -133,8 +106,7 @@ pub struct World<'s> {
     pub error: Option<String>,
     pub(super) draws: Draws,
     names: Rc<Vec<RegionName>>,
-    events: BinaryHeap<Reverse<Due>>,
-    orders: u64,
+    events: Agenda<Happening>,
     incarnations: u64,
     seed: u64,
 }
@@ -188,8 +160,7 @@ impl<'s> World<'s> {
             error: None,
             draws,
             names: Rc::new(names),
-            events: BinaryHeap::new(),
-            orders: 0,
+            events: Agenda::default(),
             incarnations: 0,
             seed,
         };
@@ -201,13 +172,7 @@ impl<'s> World<'s> {
 
     /// Lets something happen.
     pub fn schedule(&mut self, at: u64, happening: Happening) {
-        self.orders += 1;
-        let due = Due {
-            at: at.max(self.at),
-            order: self.orders,
-            happening,
-        };
-        self.events.push(Reverse(due));
+        self.events.plan(at.max(self.at), happening);
     }
 
     /// Milliseconds since callers began.
@@ -223,10 +188,10 @@ impl<'s> World<'s> {
         self.found()?;
         self.begin();
         while !self.is_over
-            && let Some(Reverse(due)) = self.events.pop()
+            && let Some((at, happening)) = self.events.take_next()
         {
-            self.at = due.at;
-            self.take(due.happening);
+            self.at = at;
+            self.take(happening);
             if let Some(error) = self.error.take() {
                 return Err(error);
             }
@@ -236,13 +201,9 @@ impl<'s> World<'s> {
     }
 
     fn run_until(&mut self, until: u64) {
-        while let Some(Reverse(due)) = self.events.pop() {
-            if due.at > until {
-                self.events.push(Reverse(due));
-                break;
-            }
-            self.at = due.at;
-            self.take(due.happening);
+        while let Some((at, happening)) = self.events.take_before(until + 1) {
+            self.at = at;
+            self.take(happening);
         }
         self.at = until;
     }

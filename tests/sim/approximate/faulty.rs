@@ -4,9 +4,7 @@
 
 mod trouble;
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use highwater::domain::limit::Limit;
@@ -20,6 +18,7 @@ use highwater::ledger::hold::HoldKey;
 use highwater::ledger::hold::HoldRecord;
 use highwater::ledger::hold::HoldState;
 use highwater::ledger::hold::Receipt;
+use highwater::simulate::agenda::Agenda;
 use highwater::simulate::clock::Clock;
 use highwater::usage::actor::Actor;
 use highwater::usage::actor::ActorId;
@@ -27,7 +26,6 @@ use highwater::usage::actor::ActorTable;
 use highwater::usage::record::CounterId;
 use highwater::usage::record::CounterRecord;
 
-use super::Due;
 use super::audit::Audit;
 use super::machines::limit;
 use super::node::At;
@@ -172,8 +170,7 @@ pub struct Faulty {
     net: Net,
     names: Rc<Vec<RegionName>>,
     catalogue: Rc<Catalogue>,
-    queue: BinaryHeap<Reverse<Due<Event>>>,
-    order: u64,
+    events: Agenda<Event>,
     incarnations: u64,
     holds: u128,
     replays: Vec<(usize, usize, Message)>,
@@ -227,8 +224,7 @@ impl Faulty {
             net,
             names: names(regions),
             catalogue,
-            queue: BinaryHeap::new(),
-            order: 0,
+            events: Agenda::default(),
             incarnations: seed << 20,
             holds: 0,
             replays: Vec::new(),
@@ -252,9 +248,7 @@ impl Faulty {
     }
 
     fn push(&mut self, at: u64, event: Event) {
-        self.order += 1;
-        let order = self.order;
-        self.queue.push(Reverse(Due { at, order, event }));
+        self.events.plan(at, event);
     }
 
     pub fn at(&self, region: usize, at: u64) -> At {
@@ -306,15 +300,7 @@ impl Faulty {
     }
 
     fn run_until(&mut self, until: u64) {
-        while let Some(Reverse(Due { at, event, .. })) = self.queue.pop() {
-            if at >= until {
-                self.queue.push(Reverse(Due {
-                    at,
-                    order: 0,
-                    event,
-                }));
-                return;
-            }
+        while let Some((at, event)) = self.events.take_before(until) {
             self.step(at, event);
         }
     }

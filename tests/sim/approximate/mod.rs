@@ -13,13 +13,11 @@ mod parts;
 pub mod sharing;
 pub mod table;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use highwater::domain::limit::OnPartition;
 use highwater::domain::limit::Rule;
 use highwater::domain::limit::Split;
 use highwater::domain::time::Span;
+use highwater::simulate::agenda::Agenda;
 
 use crate::model::MS;
 use crate::model::SECOND;
@@ -186,32 +184,6 @@ enum Event<M> {
     Begin(usize),
 }
 
-struct Due<E> {
-    at: u64,
-    order: u64,
-    event: E,
-}
-
-impl<E> PartialEq for Due<E> {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-
-impl<E> Eq for Due<E> {}
-
-impl<E> PartialOrd for Due<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> Ord for Due<E> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 /// Regions, traffic, network and audit of one run.
 pub struct World<R: Region> {
     pub setup: Setup,
@@ -230,8 +202,7 @@ pub struct World<R: Region> {
     is_down: Vec<bool>,
     /// How long the traffic goes on already when the run begins.
     lead: u64,
-    queue: BinaryHeap<Reverse<Due<Event<R::Message>>>>,
-    order: u64,
+    events: Agenda<Event<R::Message>>,
     out: Outbox<R::Message>,
 }
 
@@ -265,8 +236,7 @@ impl<R: Region> World<R> {
                 .collect(),
             is_down: vec![false; regions],
             lead: 0,
-            queue: BinaryHeap::new(),
-            order: 0,
+            events: Agenda::default(),
             out: Vec::new(),
         };
         world.lead = world.rng.between(2, 10) * setup.window;
@@ -288,9 +258,7 @@ impl<R: Region> World<R> {
     }
 
     fn push(&mut self, at: u64, event: Event<R::Message>) {
-        self.order += 1;
-        let order = self.order;
-        self.queue.push(Reverse(Due { at, order, event }));
+        self.events.plan(at, event);
     }
 
     fn next_check(&mut self, region: usize, at: u64) {
@@ -304,10 +272,7 @@ impl<R: Region> World<R> {
 
     pub fn run(&mut self) {
         let end = self.setup.end();
-        while let Some(Reverse(Due { at, event, .. })) = self.queue.pop() {
-            if at >= end {
-                break;
-            }
+        while let Some((at, event)) = self.events.take_before(end) {
             let mut out = std::mem::take(&mut self.out);
             let mut sender = None;
             match event {

@@ -17,9 +17,7 @@ pub mod replica;
 pub mod rng;
 pub mod traffic;
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::collections::BinaryHeap;
 
 use highwater::algorithm::bucket::Flow;
 use highwater::domain::name::RegionName;
@@ -33,6 +31,7 @@ use highwater::grants::account::Quota;
 use highwater::grants::message::ToLeader;
 use highwater::grants::message::ToRegion;
 use highwater::grants::reservation::Verdict;
+use highwater::simulate::agenda::Agenda;
 use highwater::simulate::clock::Clock;
 use highwater::simulate::clock::EPOCH_NANOS;
 
@@ -246,32 +245,6 @@ pub enum Event {
     Fault(Fault),
 }
 
-struct Due {
-    at: u64,
-    order: u64,
-    event: Event,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 /// The simulation.
 pub struct World {
     pub setup: Setup,
@@ -283,8 +256,7 @@ pub struct World {
     /// Regions that lead or think so, by serial number.
     pub leadings: BTreeMap<u64, Leading>,
     pub audit: Audit,
-    events: BinaryHeap<Reverse<Due>>,
-    orders: u64,
+    events: Agenda<Event>,
     pub serials: u64,
     /// Traffic begins and ends.
     pub begins: u64,
@@ -327,8 +299,7 @@ impl World {
             group,
             leadings: BTreeMap::new(),
             audit: Audit::default(),
-            events: BinaryHeap::new(),
-            orders: 0,
+            events: Agenda::default(),
             serials: 0,
             // Regions start a moment before the first window with traffic.
             at: begins - 4 * SECOND,
@@ -367,24 +338,15 @@ impl World {
         if at >= u64::MAX / 8 {
             return;
         }
-        self.orders += 1;
-        let due = Due {
-            at: at.max(self.at),
-            order: self.orders,
-            event,
-        };
-        self.events.push(Reverse(due));
+        self.events.plan(at.max(self.at), event);
     }
 
     /// Runs until shortly after traffic ended.
     pub fn run(&mut self) {
         let until = self.ends + self.setup.faults.aftermath();
-        while let Some(Reverse(due)) = self.events.pop() {
-            if due.at > until {
-                break;
-            }
-            self.at = due.at;
-            self.take(due.event);
+        while let Some((at, event)) = self.events.take_before(until + 1) {
+            self.at = at;
+            self.take(event);
         }
         self.finish();
     }

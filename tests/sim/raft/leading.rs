@@ -6,35 +6,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use highwater::domain::limit::Rule;
 use highwater::domain::time::Span;
-use highwater::domain::time::Timestamp;
-use highwater::domain::time::Window;
 use highwater::grants::account::Account;
-use highwater::grants::account::Quota;
 use highwater::grants::account::Transfer;
-use highwater::grants::book;
 use highwater::grants::book::NotTaken;
 use highwater::grants::leader::Action;
 use highwater::grants::leader::Leader;
 use highwater::grants::leader::Now;
-use highwater::grants::leader::Part;
 use highwater::grants::log_time::Discipline;
 use highwater::grants::log_time::LogTime;
 use highwater::grants::log_time::Reading;
-use highwater::grants::message::Ask;
-use highwater::grants::message::Refused;
 use highwater::grants::message::ToLeader;
 use highwater::grants::message::ToRegion;
-use highwater::grants::message::Why;
 use highwater::machine::Machine;
 use highwater::machine::charge::Charge;
 use highwater::machine::charge::Charged;
-use highwater::machine::charge::has_reservations;
-use highwater::machine::charge::told_of;
 use highwater::machine::command::Command;
 use highwater::machine::command::Payload;
 use highwater::machine::command::Reply;
+use highwater::machine::lead;
 use openraft::AsyncRuntime;
 use openraft::errors::ClientWriteError;
 use openraft::errors::ForwardReason;
@@ -82,14 +72,6 @@ impl Leading {
         if let Some(waiting) = self.charges.remove(&ticket) {
             waiting.send(go).ok();
         }
-    }
-}
-
-pub fn window_of(rule: &Rule, at: Timestamp) -> Option<Window> {
-    match rule {
-        Rule::FixedWindow { window, .. } => Some(Window::aligned(at, *window)),
-        Rule::CalendarWindow { calendar, .. } => Some(calendar.window(at)),
-        _ => None,
     }
 }
 
@@ -218,7 +200,7 @@ impl Life {
 
     pub fn hear_region(self: &Arc<Self>, word: &ToLeader) {
         self.lead(|leading, machine, now, out| match word {
-            ToLeader::Ask(ask) => heard_ask(leading, machine, now, ask, out),
+            ToLeader::Ask(ask) => lead::ask(&mut leading.leader, machine, now, ask, out),
             ToLeader::Report(report) => {
                 leading.leader.report(now, machine.book(), report, out);
             }
@@ -268,7 +250,7 @@ impl Life {
 
     async fn charge_here(self: Arc<Self>, mut charge: Charge, left: u64) -> Forwarded {
         let planned = self.lead(|leading, machine, now, out| {
-            let open = windows(machine, &mut charge, now.log);
+            let open = lead::parts(&mut leading.leader, machine, &mut charge, now);
             if let Some(said) = machine.judge(&charge, now.log) {
                 return Err(said);
             }
@@ -364,59 +346,4 @@ impl Life {
             self.sim.sleep(10 * MS).await;
         }
     }
-}
-
-fn heard_ask(leading: &mut Leading, machine: &Machine, now: Now, ask: &Ask, out: &mut Vec<Action>) {
-    let found = machine.limit_of(&ask.account, now.log);
-    let known = found.and_then(|(_, limit)| {
-        let window = window_of(&limit.rule, ask.at.unwrap_or(now.log))?;
-        Some((window, limit.rule.quota()))
-    });
-    if let Some((window, quota)) = known {
-        let book = machine.book();
-        leading.leader.ask(now, book, ask, window, quota, out);
-        return;
-    }
-    let refused = Refused {
-        holder: ask.holder.clone(),
-        account: ask.account.clone(),
-        why: Why::Changed {
-            version: machine.catalogue().version(),
-        },
-        stamp: leading.leader.stamp(now, &ask.holder, Some(ask.sent_boot)),
-    };
-    out.push(Action::Tell(ask.holder.clone(), ToRegion::Refused(refused)));
-}
-
-/// Notes the running window of every item that has windows, and gives their parts of the charge.
-fn windows(machine: &Machine, charge: &mut Charge, at: Timestamp) -> Vec<Part> {
-    let mut parts = Vec::new();
-    for item in &mut charge.items {
-        let account = Account {
-            tenant: charge.tenant.clone(),
-            limit: item.limit.clone(),
-            key: item.key.clone(),
-            epoch: item.epoch,
-        };
-        let Some((_, limit)) = machine.limit_of(&account, at) else {
-            continue;
-        };
-        if !has_reservations(&limit.rule) {
-            continue;
-        }
-        item.window = window_of(&limit.rule, at);
-        if let Some(window) = item.window {
-            parts.push(Part {
-                charge: book::Charge {
-                    account,
-                    window,
-                    holder: charge.request.holder.clone(),
-                    totals: told_of(item.told, window.id),
-                    units: item.units,
-                },
-                quota: Quota::of(&limit.rule),
-            });
-        }
-    }
-    parts
 }
