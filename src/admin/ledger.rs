@@ -23,7 +23,6 @@ use crate::admin::write;
 use crate::domain::limit::Mode;
 use crate::domain::name::LimitName;
 use crate::domain::name::TenantName;
-use crate::domain::time::Timestamp;
 use crate::grants::book::Proof;
 use crate::grants::book::ProofRow;
 use crate::http::input;
@@ -195,7 +194,7 @@ pub async fn read(
     let limit: LimitName = write::name("limit", &limit)?;
     let wanted: LedgerQuery = input::query(raw.as_deref())?;
     let now = region.clock.now();
-    let at = wanted.at.as_deref().map_or(Ok(now), instant)?;
+    let at = wanted.at.as_deref().map_or(Ok(now), input::instant)?;
     let key = {
         let view = region.view();
         let tenant_view = resolve::tenant(&view, tenant.as_str())?;
@@ -228,17 +227,4 @@ fn check_kind(name: &LimitName, limit: &crate::domain::limit::Limit) -> Result<(
         return Ok(());
     };
     Err(Problem::new(422, Code::Invalid, detail))
-}
-
-/// An instant as Unix milliseconds or RFC 3339.
-fn instant(text: &str) -> Result<Timestamp, Problem> {
-    if let Ok(ms) = text.parse::<i64>() {
-        return Ok(Timestamp::from_unix_ms(ms));
-    }
-    let wrong =
-        || Problem::malformed("at: give Unix milliseconds or a time like 2027-02-28T12:00:00Z");
-    let instant: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
-    i64::try_from(instant.as_nanosecond())
-        .map(Timestamp::from_nanos)
-        .map_err(|_| wrong())
 }

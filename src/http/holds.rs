@@ -433,6 +433,15 @@ pub fn limit_of(
     Some((found.id, Arc::clone(found.at(&receipt.counter.key, now).0)))
 }
 
+/// Units that settling `taken` held ones at `cost` gives back, and charges on top.
+pub fn difference(rule: &Rule, taken: u64, cost: u64) -> (u64, u64) {
+    // The lease of a concurrency limit is the hold itself: it ends with it.
+    if matches!(rule, Rule::Concurrency { .. }) {
+        return (taken, 0);
+    }
+    (taken.saturating_sub(cost), cost.saturating_sub(taken))
+}
+
 /// Whether the hold can be changed by `caller`.
 ///
 /// # Errors

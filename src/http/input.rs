@@ -8,6 +8,7 @@ use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
 use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
 use crate::http::problem::Code;
 use crate::http::problem::Problem;
 
@@ -202,6 +203,22 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme
         .eq_ignore_ascii_case("bearer")
         .then_some(token.trim())
+}
+
+/// An instant as Unix milliseconds or RFC 3339.
+///
+/// # Errors
+/// When it is neither.
+pub fn instant(text: &str) -> Result<Timestamp, Problem> {
+    if let Ok(ms) = text.parse::<i64>() {
+        return Ok(Timestamp::from_unix_ms(ms));
+    }
+    let wrong =
+        || Problem::malformed("at: give Unix milliseconds or a time like 2027-02-28T12:00:00Z");
+    let instant: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
+    i64::try_from(instant.as_nanosecond())
+        .map(Timestamp::from_nanos)
+        .map_err(|_| wrong())
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ use utoipa::ToSchema;
 
 use crate::algorithm::concurrency::Lease;
 use crate::catalogue::view::View;
-use crate::domain::limit::Rule;
 use crate::domain::time::Timestamp;
 use crate::http::access;
 use crate::http::access::Caller;
@@ -328,18 +327,7 @@ fn move_units(
             uncharged: 0,
         };
         if let Some((limit_id, limit)) = holds::limit_of(view, receipt, now) {
-            // The lease of a concurrency limit is the hold itself: it ends with it.
-            let held = matches!(limit.rule, Rule::Concurrency { .. });
-            let less = if held {
-                receipt.units
-            } else {
-                receipt.units.saturating_sub(*cost)
-            };
-            let more = if held {
-                0
-            } else {
-                cost.saturating_sub(receipt.units)
-            };
+            let (less, more) = holds::difference(&limit.rule, receipt.units, *cost);
             let moved_by_log = by_log.get(&place);
             if less > 0 {
                 let moved = region

@@ -108,17 +108,7 @@ pub async fn settle(
         if !is_strict(&limit, &receipt.counter.key) {
             continue;
         }
-        let held = matches!(limit.rule, Rule::Concurrency { .. });
-        let less = if held {
-            receipt.units
-        } else {
-            receipt.units.saturating_sub(*cost)
-        };
-        let more = if held {
-            0
-        } else {
-            cost.saturating_sub(receipt.units)
-        };
+        let (less, more) = holds::difference(&limit.rule, receipt.units, *cost);
         let name = |what: &str| Keyed {
             operation: Operation::Settle,
             key: format!("{}.{:032x}.{place}.{what}", region.name, hold.key.0),

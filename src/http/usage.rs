@@ -14,7 +14,6 @@ use smallvec::smallvec;
 use utoipa::IntoParams;
 
 use crate::domain::decision::Decision;
-use crate::domain::time::Timestamp;
 use crate::http::access;
 use crate::http::answer;
 use crate::http::answer::CheckAnswer;
@@ -106,7 +105,7 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
             .ok_or_else(|| Problem::new(500, Code::Internal, "a look waits for nobody"))?,
     };
     if let Some(at) = &query.at {
-        let at = instant(at)?;
+        let at = input::instant(at)?;
         region.ledger.rewind(&request, at, &mut outcome).ok_or_else(|| {
             Problem::not_found("the use of that window is not kept: the running window and, of fixed and calendar limits, the one before are")
         })?;
@@ -166,17 +165,4 @@ fn look(region: &Region, query: &UsageQuery) -> Result<Rendered, Problem> {
         headers: answer::standing_headers(&judged, &frame),
         body: serde_json::to_vec(&answer).unwrap_or_default(),
     })
-}
-
-/// An instant as Unix milliseconds or RFC 3339.
-fn instant(text: &str) -> Result<Timestamp, Problem> {
-    if let Ok(ms) = text.parse::<i64>() {
-        return Ok(Timestamp::from_unix_ms(ms));
-    }
-    let wrong =
-        || Problem::malformed("at: give Unix milliseconds or a time like 2027-02-28T12:00:00Z");
-    let instant: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
-    i64::try_from(instant.as_nanosecond())
-        .map(Timestamp::from_nanos)
-        .map_err(|_| wrong())
 }

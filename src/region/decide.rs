@@ -8,6 +8,7 @@
 //! charge is undone and the check is decided once more by each limit's failure policy, so an answer is
 //! either on disk or marked degraded.
 
+use crate::domain::time::Timestamp;
 use crate::ledger::check::Outcome;
 use crate::ledger::check::Request;
 use crate::ledger::hold::HoldRecord;
@@ -24,6 +25,18 @@ pub struct Together {
     pub hold: Option<HoldRecord>,
     /// The answer that a repeat gets again.
     pub answer: Option<KeptAnswer>,
+}
+
+impl Together {
+    /// With the records of what was decided at `now`: all that goes to disk.
+    pub(super) fn with(self, outcome: &mut Outcome, now: Timestamp) -> Kept {
+        Kept {
+            records: std::mem::take(&mut outcome.records),
+            holds: self.hold.into_iter().collect(),
+            answers: self.answer.into_iter().collect(),
+            now,
+        }
+    }
 }
 
 impl Region {
@@ -53,13 +66,7 @@ impl Region {
             if store_failed || outcome.records.is_empty() {
                 return outcome;
             }
-            let Together { hold, answer } = together(&outcome);
-            let kept = Kept {
-                records: std::mem::take(&mut outcome.records),
-                holds: hold.into_iter().collect(),
-                answers: answer.into_iter().collect(),
-                now: request.now,
-            };
+            let kept = together(&outcome).with(&mut outcome, request.now);
             (outcome, permit.send(kept))
         };
         if keeping.wait().await.is_ok() {
@@ -75,7 +82,7 @@ impl Region {
     /// When the store cannot.
     pub async fn keep(
         &self,
-        now: crate::domain::time::Timestamp,
+        now: Timestamp,
         records: Vec<CounterRecord>,
         hold: Option<HoldRecord>,
         answer: Option<KeptAnswer>,

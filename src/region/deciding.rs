@@ -39,7 +39,6 @@ use crate::region::state::Region;
 use crate::region::strict;
 use crate::region::strict::Parts;
 use crate::region::strict::Stepped;
-use crate::store::Kept;
 
 /// A check that the log decides waits at least so long for its commit, unless its caller wants less: once it is
 /// proposed, giving up costs more than waiting, because nobody knows then what became of it.
@@ -213,9 +212,8 @@ impl Region {
         self.debts.note(request, &outcome);
         if needs_disk && outcome.allowed && !outcome.records.is_empty() {
             // The log has its part; this region's own part is on disk before the answer too.
-            let Together { hold, answer } = together(&outcome);
-            let records = std::mem::take(&mut outcome.records);
-            if self.keep(request.now, records, hold, answer).await.is_err() {
+            let kept = together(&outcome).with(&mut outcome, request.now);
+            if self.store.keep(kept).await.is_err() {
                 for (told, item) in outcome.items.iter_mut().zip(request.items) {
                     *told = strict::unknown(item.limit, request.now);
                 }
@@ -332,13 +330,7 @@ impl Region {
             if asked.store_failed || outcome.records.is_empty() {
                 return Stepped::Decided(outcome);
             }
-            let Together { hold, answer } = together(&outcome);
-            let kept = Kept {
-                records: std::mem::take(&mut outcome.records),
-                holds: hold.into_iter().collect(),
-                answers: answer.into_iter().collect(),
-                now: request.now,
-            };
+            let kept = together(&outcome).with(&mut outcome, request.now);
             (outcome, permit.send(kept))
         };
         if keeping.wait().await.is_ok() {

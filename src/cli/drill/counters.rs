@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::domain::limit::Mode;
 use crate::drill::record::Call;
 use crate::drill::record::Counted;
+use crate::drill::scenario::DrillLimit;
 use crate::drill::scenario::Scenario;
 use crate::drill::settled;
 use crate::drill::settled::key_name;
@@ -34,8 +35,8 @@ pub async fn count(
             continue;
         }
         match limit.mode() {
-            Mode::Strict => strict(scenario, fleet, calls, at, &mut all).await?,
-            Mode::Approximate => approximate(scenario, fleet, calls, at, &mut all).await?,
+            Mode::Strict => strict(scenario, fleet, calls, (at, limit), &mut all).await?,
+            Mode::Approximate => approximate(scenario, fleet, calls, (at, limit), &mut all).await?,
             // Every region counts its own.
             Mode::Regional => {}
         }
@@ -47,12 +48,9 @@ async fn strict(
     scenario: &Scenario,
     fleet: &Fleet,
     calls: &[Call],
-    at: usize,
+    (at, limit): (usize, &DrillLimit),
     all: &mut Vec<Counted>,
 ) -> anyhow::Result<()> {
-    let Some(limit) = scenario.limits.get(at) else {
-        return Ok(());
-    };
     for (word, key, epoch, start) in &settled::strict_windows(scenario, calls, at) {
         let tenant = fleet.tenant(word);
         let path = [
@@ -101,12 +99,9 @@ async fn approximate(
     scenario: &Scenario,
     fleet: &Fleet,
     calls: &[Call],
-    at: usize,
+    (at, limit): (usize, &DrillLimit),
     all: &mut Vec<Counted>,
 ) -> anyhow::Result<()> {
-    let Some(limit) = scenario.limits.get(at) else {
-        return Ok(());
-    };
     let counters = settled::counters(scenario, calls, at);
     let counters: Vec<(&str, u32)> = counters.into_iter().collect();
     for some in counters.chunks(BATCH) {
