@@ -320,7 +320,7 @@ fn move_units(
         let counter = &receipt.counter;
         let mut result = SettledItem {
             limit: counter.limit.to_string(),
-            key: (!counter.key.is_empty()).then(|| counter.key.clone()),
+            key: (!counter.key.is_empty()).then(|| counter.key.to_string()),
             taken: receipt.units,
             cost: *cost,
             given_back: 0,

@@ -383,8 +383,8 @@ impl Ledger {
             if request.keep {
                 let id = CounterId {
                     limit: item.limit.name.clone(),
-                    tenant: request.tenant.to_owned(),
-                    key: item.key.to_owned(),
+                    tenant: request.tenant.into(),
+                    key: item.key.into(),
                 };
                 outcome.receipts.push(Receipt {
                     counter: id.clone(),

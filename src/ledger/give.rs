@@ -54,8 +54,8 @@ impl Ledger {
         known.note_life(&limit.rule, &standing, now);
         let counter = CounterId {
             limit: limit.name.clone(),
-            tenant: tenant.to_owned(),
-            key: key.to_owned(),
+            tenant: tenant.into(),
+            key: key.into(),
         };
         let record = known.record(counter, self.actors.own(), self.start, Entries::Unsaved);
         Some((done, record))
@@ -150,8 +150,8 @@ impl Ledger {
         counter.note_life(&item.limit.rule, &standing, now);
         let id = CounterId {
             limit: item.limit.name.clone(),
-            tenant: tenant.to_owned(),
-            key: item.key.to_owned(),
+            tenant: tenant.into(),
+            key: item.key.into(),
         };
         let record = counter.record(id, self.actors.own(), self.start, Entries::Unsaved);
         Moved {

@@ -253,8 +253,8 @@ impl Ledger {
                 if let Some(limit) = name_of(name.limit) {
                     let id = CounterId {
                         limit,
-                        tenant: name.tenant().to_owned(),
-                        key: name.key().to_owned(),
+                        tenant: name.tenant().into(),
+                        key: name.key().into(),
                     };
                     let record = counter.record(id, own, self.start, Entries::TakeUnsaved);
                     if !record.is_empty() {

@@ -387,8 +387,8 @@ impl Machine {
             receipts[index] = Some(Receipt {
                 counter: CounterId {
                     limit: known.account.limit.clone(),
-                    tenant: known.account.tenant.to_string(),
-                    key: known.account.key.to_string(),
+                    tenant: known.account.tenant.clone(),
+                    key: known.account.key.clone(),
                 },
                 epoch: known.account.epoch,
                 window: window.id,

@@ -14,6 +14,8 @@
 
 use std::collections::BTreeMap;
 
+use ahash::RandomState;
+use hashbrown::HashMap;
 use rusqlite::OptionalExtension;
 use rusqlite::Transaction;
 
@@ -25,6 +27,7 @@ use crate::store::error::WriteError;
 use crate::store::format;
 use crate::store::format::Group;
 use crate::store::sweep::is_over;
+use crate::usage::record::CounterId;
 use crate::usage::record::CounterRecord;
 
 /// Groups at which a round begins: the more wait, the more flushes of one counter become one row.
@@ -106,7 +109,9 @@ struct Round {
     /// Newest group that has been gathered.
     gathered: i64,
     is_gathering: bool,
-    counters: BTreeMap<Vec<u8>, CounterRecord>,
+    counters: HashMap<CounterId, CounterRecord, RandomState>,
+    /// Counters that are still to be written, by their names as they are on disk: the last one is the next.
+    order: Vec<(Vec<u8>, CounterId)>,
     holds: BTreeMap<HoldKey, HoldRecord>,
 }
 
@@ -134,13 +139,13 @@ impl Fold {
                 return Ok(false);
             }
             let mut round = Round::begin(tx)?;
-            round.gather(tx)?;
+            round.gather(tx, now)?;
             self.round = Some(round);
             return Ok(true);
         };
         if round.is_gathering {
-            round.gather(tx)?;
-        } else if round.counters.is_empty() && round.holds.is_empty() {
+            round.gather(tx, now)?;
+        } else if round.order.is_empty() && round.holds.is_empty() {
             if round.trim(tx, backlog)? {
                 self.round = None;
                 return Ok(backlog.is_due(now));
@@ -163,7 +168,7 @@ impl Round {
         })
     }
 
-    fn gather(&mut self, tx: &Transaction<'_>) -> Result<(), WriteError> {
+    fn gather(&mut self, tx: &Transaction<'_>, now: Timestamp) -> Result<(), WriteError> {
         let mut select = tx.prepare_cached(
             "SELECT id, body FROM journal WHERE id > ?1 AND id <= ?2 ORDER BY id",
         )?;
@@ -171,7 +176,7 @@ impl Round {
         let mut records = 0;
         while records < GATHERED_PER_STEP && self.counters.len() < COUNTERS_PER_ROUND {
             let Some(row) = rows.next()? else {
-                self.is_gathering = false;
+                self.put_in_order(now);
                 return Ok(());
             };
             let group =
@@ -180,18 +185,29 @@ impl Round {
             records += group.records.len() + group.holds.len();
             self.take_in(group);
         }
-        self.is_gathering = self.counters.len() < COUNTERS_PER_ROUND;
+        if self.counters.len() >= COUNTERS_PER_ROUND {
+            self.put_in_order(now);
+        }
         Ok(())
+    }
+
+    /// All that is written in this round has been gathered.
+    fn put_in_order(&mut self, now: Timestamp) {
+        self.is_gathering = false;
+        self.counters
+            .retain(|_, record| !is_over(record.dead_at, now));
+        let ids = self.counters.keys();
+        self.order = ids.map(|id| (format::encode_id(id), id.clone())).collect();
+        self.order
+            .sort_unstable_by(|one, other| other.0.cmp(&one.0));
     }
 
     fn take_in(&mut self, group: Group) {
         for record in group.records {
-            match self.counters.entry(format::encode_id(&record.id)) {
-                std::collections::btree_map::Entry::Occupied(mut known) => {
-                    known.get_mut().merge(record);
-                }
-                std::collections::btree_map::Entry::Vacant(free) => {
-                    free.insert(record);
+            match self.counters.get_mut(&record.id) {
+                Some(known) => known.merge(record),
+                None => {
+                    self.counters.insert(record.id.clone(), record);
                 }
             }
         }
@@ -215,8 +231,11 @@ impl Round {
             "INSERT OR REPLACE INTO counters (id, dead_at, body) VALUES (?1, ?2, ?3)",
         )?;
         for _ in 0..ROWS_PER_STEP {
-            let Some((id, news)) = self.counters.pop_first() else {
+            let Some((id, counter)) = self.order.pop() else {
                 break;
+            };
+            let Some(news) = self.counters.remove(&counter) else {
+                continue;
             };
             if is_over(news.dead_at, now) {
                 continue;

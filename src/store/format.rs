@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use crdts::PNCounter;
+use litemap::LiteMap;
 use serde::Deserialize;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -47,7 +48,8 @@ pub struct Group {
 #[derive(Serialize, Deserialize)]
 struct Body {
     epoch: u64,
-    windows: BTreeMap<WindowId, PNCounter<ActorId>>,
+    #[serde(deserialize_with = "crate::usage::record::windows")]
+    windows: LiteMap<WindowId, PNCounter<ActorId>>,
     bucket: Option<BucketLevel>,
     log: BTreeMap<Stamp, LogEntry>,
     windows_from: Option<WindowId>,

@@ -36,8 +36,8 @@ use crate::usage::window::WindowUse;
 fn counter_id() -> CounterId {
     CounterId {
         limit: LimitName::new("searches").expect("a limit's name"),
-        tenant: "acme".to_owned(),
-        key: "user-1".to_owned(),
+        tenant: "acme".into(),
+        key: "user-1".into(),
     }
 }
 

@@ -16,10 +16,13 @@
 
 use std::collections::BTreeMap;
 
+use compact_str::CompactString;
 use crdts::CmRDT;
 use crdts::CvRDT;
 use crdts::PNCounter;
+use litemap::LiteMap;
 use serde::Deserialize;
+use serde::Deserializer;
 use serde::Serialize;
 
 pub use crate::algorithm::sliding_log::LogEntry;
@@ -37,9 +40,9 @@ pub struct CounterId {
     /// The limit.
     pub limit: LimitName,
     /// The tenant.
-    pub tenant: String,
+    pub tenant: CompactString,
     /// The key, or nothing.
-    pub key: String,
+    pub key: CompactString,
 }
 
 /// How full a bucket is.
@@ -61,7 +64,8 @@ pub struct CounterRecord {
     /// Its epoch.
     pub epoch: u64,
     /// Use per window and actor.
-    pub windows: BTreeMap<WindowId, PNCounter<ActorId>>,
+    #[serde(deserialize_with = "windows")]
+    pub windows: LiteMap<WindowId, PNCounter<ActorId>>,
     /// A bucket's level.
     pub bucket: Option<BucketLevel>,
     /// A sliding log's entries.
@@ -80,7 +84,7 @@ impl CounterRecord {
         Self {
             id,
             epoch,
-            windows: BTreeMap::new(),
+            windows: LiteMap::new(),
             bucket: None,
             log: BTreeMap::new(),
             windows_from: None,
@@ -151,6 +155,16 @@ impl CounterRecord {
             .retain(|window, _| Some(*window) >= self.windows_from);
         self.log.retain(|_, entry| Some(entry.at) >= self.log_from);
     }
+}
+
+/// Reads windows. The crate's own way sets aside as much memory as the bytes say that windows follow.
+///
+/// # Errors
+/// When the bytes are something else.
+pub fn windows<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<LiteMap<WindowId, PNCounter<ActorId>>, D::Error> {
+    Ok(Vec::deserialize(from)?.into_iter().collect())
 }
 
 /// What `actor` has charged and given back, as far as `counter` knows.

@@ -41,8 +41,8 @@ fn record(key: u64, p: u64) -> CounterRecord {
     let spread = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let id = CounterId {
         limit: LimitName::new("searches").expect("a limit's name"),
-        tenant: format!("tenant-{:04}", spread % 1_000),
-        key: format!("user-{spread:016x}"),
+        tenant: format!("tenant-{:04}", spread % 1_000).into(),
+        key: format!("user-{spread:016x}").into(),
     };
     let mut record = CounterRecord::empty(id, 1);
     record.set_slot(WindowId(now().as_nanos()), ActorId(0), p, 0);

@@ -373,7 +373,7 @@ fn blob(value: &impl Serialize) -> Vec<u8> {
 
 fn record() -> CounterRecord {
     let limit = LimitName::new("tokens").expect("a limit's name");
-    let (tenant, key) = ("acme".to_owned(), "gpt-5".to_owned());
+    let (tenant, key) = ("acme".into(), "gpt-5".into());
     let mut record = CounterRecord::empty(CounterId { limit, tenant, key }, 17);
     record.set_slot(WindowId(1_796_000_400_000_000_000), ActorId(0), 12, 3);
     record.set_slot(WindowId(1_796_000_460_000_000_000), ActorId(3), 1 << 60, 0);

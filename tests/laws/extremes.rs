@@ -156,8 +156,8 @@ fn records() -> impl Strategy<Value = CounterRecord> {
         .prop_map(|(epoch, slots, level, entries, dead_at)| {
             let id = CounterId {
                 limit: name_of(highwater::catalogue::intern::LimitId(1)),
-                tenant: "acme".to_owned(),
-                key: "user-1".to_owned(),
+                tenant: "acme".into(),
+                key: "user-1".into(),
             };
             let mut record = CounterRecord::empty(id, epoch);
             for (window, actor, p, n) in slots {

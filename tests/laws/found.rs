@@ -389,7 +389,7 @@ fn a_row_with_an_impossible_name_is_passed_over() {
     for tenant in ["", ".", "a\nb", long.as_str()] {
         let second = ledger_of_start(2, WIDE);
         let mut damaged = written[0].clone();
-        damaged.id.tenant = tenant.to_owned();
+        damaged.id.tenant = tenant.into();
         second.merge(&damaged, LimitId(1));
         assert_eq!(second.keys(), 0, "{tenant:?}");
     }

@@ -29,8 +29,8 @@ fn record(scene: &Scene, limit: &str, used: &[(ActorId, u64)]) -> CounterRecord 
     let account = scene.account(limit);
     let id = CounterId {
         limit: account.limit,
-        tenant: "t".to_owned(),
-        key: String::new(),
+        tenant: "t".into(),
+        key: "".into(),
     };
     let mut record = CounterRecord::empty(id, account.epoch);
     let mut counter = PNCounter::new();

@@ -1,5 +1,9 @@
 //! Every decoder reads what was written, and refuses anything else without a panic.
 
+use std::collections::BTreeMap;
+
+use crdts::CmRDT;
+use crdts::PNCounter;
 use proptest::collection::vec;
 use proptest::prelude::any;
 use proptest::prelude::prop_assert;
@@ -13,6 +17,10 @@ use crate::store::decode_header;
 use crate::store::decode_hold;
 use crate::store::decode_row;
 use crate::store::format;
+use crate::usage::record::BucketLevel;
+use crate::usage::record::LogEntry;
+use crate::usage::record::Stamp;
+use crate::usage::record::slots;
 
 fn decode_all(bytes: &[u8]) {
     // Only that none of them panics.
@@ -75,4 +83,58 @@ fn another_format_is_refused_by_its_number() {
     written[0] = 9;
     let error = decode_hold(&written).expect_err("a refusal").to_string();
     assert!(error.contains("format 9"), "{error}");
+}
+
+/// Rows that a version wrote whose windows were another kind of map.
+#[test]
+fn windows_are_written_as_a_map_in_order() {
+    let mut record = record(1, ActorId(3), 7);
+    record.set_slot(WindowId(-60), ActorId(3), 2, 1);
+    let windows: BTreeMap<WindowId, PNCounter<ActorId>> =
+        record.windows.clone().into_iter().collect();
+    assert!(windows.len() > 1);
+    let (bucket, log) = (record.bucket, record.log.clone());
+    let horizons = (record.windows_from, record.log_from);
+    let body = (record.epoch, windows, bucket, log, horizons);
+    let written = postcard::to_extend(&body, vec![1]).expect("plain data");
+    assert_eq!(format::encode_row(record).body, written);
+}
+
+#[test]
+fn windows_out_of_order_and_twice_are_read_as_one_map() {
+    let one = |p| {
+        let mut counter = PNCounter::new();
+        counter.apply(counter.inc_many(ActorId(0), p));
+        counter
+    };
+    let windows = vec![
+        (WindowId(5), one(1)),
+        (WindowId(3), one(2)),
+        (WindowId(5), one(4)),
+    ];
+    let empty: BTreeMap<Stamp, LogEntry> = BTreeMap::new();
+    let body = (
+        1_u64,
+        windows,
+        None::<BucketLevel>,
+        empty,
+        None::<u8>,
+        None::<u8>,
+    );
+    let written = postcard::to_extend(&body, vec![1]).expect("plain data");
+    let id = format::encode_id(&counter_id(1));
+    let read = decode_row(&id, 0, &written).expect("a row");
+    let windows: Vec<(i64, u64)> = read
+        .windows
+        .iter()
+        .map(|(window, counter)| (window.0, slots(counter)[0].1))
+        .collect();
+    assert_eq!(windows, [(3, 2), (5, 4)]);
+}
+
+#[test]
+fn a_row_that_tells_of_more_windows_than_it_has_is_refused() {
+    // Format, epoch 0, and the largest number that can be written.
+    let lies = [&[1, 0][..], &[0xff; 9], &[1]].concat();
+    assert!(decode_row(&format::encode_id(&counter_id(1)), 0, &lies).is_err());
 }

@@ -73,8 +73,8 @@ pub fn open(dir: &Path) -> Opened {
 pub fn counter_id(key: u64) -> CounterId {
     CounterId {
         limit: LimitName::new("searches").expect("a limit's name"),
-        tenant: format!("tenant-{:04}", key % 1_000),
-        key: format!("user-{key:08x}"),
+        tenant: format!("tenant-{:04}", key % 1_000).into(),
+        key: format!("user-{key:08x}").into(),
     }
 }
 

@@ -165,7 +165,7 @@ impl Audit {
             // A common bucket has at most what it had.
             let bucket = self
                 .buckets
-                .get_mut(&receipt.counter.key)
+                .get_mut(receipt.counter.key.as_str())
                 .expect("it was charged");
             bucket.0 = (bucket.0 + moved.units as f64).min(BUCKET.0 as f64);
         }
@@ -248,7 +248,7 @@ impl Audit {
                     for (actor, p, n) in slots(counter) {
                         let actor = &actors[actor.0 as usize];
                         let actor = (actor.region.to_string(), actor.incarnation);
-                        let (limit, key) = (record.id.limit.to_string(), record.id.key.clone());
+                        let (limit, key) = (record.id.limit.to_string(), record.id.key.to_string());
                         raise(&(limit, key, record.epoch, window.0, actor), p, n);
                     }
                 }
@@ -523,7 +523,7 @@ fn slot_id(node: &Node, receipt: &Receipt) -> SlotId {
     let actor = node.ledger.actors().own_actor();
     (
         receipt.counter.limit.to_string(),
-        receipt.counter.key.clone(),
+        receipt.counter.key.to_string(),
         receipt.epoch,
         receipt.window.0,
         (actor.region.to_string(), actor.incarnation),
