@@ -143,7 +143,7 @@ pub async fn run(
 /// Says to whoever sends traffic here that it is to go elsewhere, and gives back what others can use.
 async fn drain(region: &Arc<Region>) {
     tracing::info!("draining");
-    region.set_draining(true);
+    region.drain_for(None);
     region.leave().await;
     for _ in 0..DRAIN_STEPS {
         tokio::time::sleep(DRAIN_DELAY.to_std() / DRAIN_STEPS).await;

@@ -248,10 +248,7 @@ pub async fn cluster(
         Health::Ok => ("ok".to_owned(), None),
         Health::Failed { reason, since } => (reason, Some(since.as_unix_ms())),
     };
-    let log = region
-        .consensus()
-        .map(crate::consensus::Consensus::status)
-        .unwrap_or_default();
+    let log = region.consensus_status();
     let peers = region.peer_status();
     let members = members(&region, &log, &peers);
     let own = members

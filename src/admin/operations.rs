@@ -18,7 +18,9 @@ use utoipa::ToSchema;
 
 use crate::admin::auth;
 use crate::admin::auth::Need;
+use crate::domain::duration;
 use crate::domain::limit::AMOUNT_MAX;
+use crate::domain::time::Span;
 use crate::http::body;
 use crate::http::input;
 use crate::http::problem::Problem;
@@ -171,6 +173,19 @@ pub async fn audit(
     Ok(Json(AuditAnswer { audit, next }))
 }
 
+/// How long a region wants no traffic.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRequest {
+    /// Then it wants traffic again by itself, as in `10m`; at most 24 hours. Absent: until it is resumed.
+    #[serde(default)]
+    #[schema(nullable = false, example = "10m")]
+    pub ttl: Option<String>,
+}
+
+/// The longest drain that ends by itself.
+const DRAIN_MAX: Span = Span::from_seconds(24 * 60 * 60);
+
 /// Whether a region wants traffic.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DrainAnswer {
@@ -186,13 +201,33 @@ pub struct DrainAnswer {
     path = "/admin/v1/cluster/drain",
     tag = "operations",
     security(("bearer" = [])),
+    request_body = Option<DrainRequest>,
     responses((status = 200, description = "/readyz now says no", body = DrainAnswer), crate::admin::schema::AdminProblems)
 )]
 pub async fn drain(
     State(region): State<Arc<Region>>,
     headers: HeaderMap,
+    request: Body,
 ) -> Result<Json<DrainAnswer>, Problem> {
-    set_draining(&region, &headers, true).await
+    auth::authorize(&region, &headers, Need::Admin).await?;
+    let bytes = input::body(&headers, request, body::BODY_BYTES_MAX).await?;
+    let wanted: DrainRequest = if matches!(bytes.trim_ascii(), b"" | b"null") {
+        DrainRequest::default()
+    } else {
+        body::parse(&bytes)?
+    };
+    let ttl = wanted.ttl.as_deref().map(duration::parse).transpose();
+    let ttl = ttl.map_err(|error| Problem::malformed(format!("ttl: {error}")))?;
+    if ttl.is_some_and(|ttl| ttl.is_zero() || ttl > DRAIN_MAX) {
+        return Err(Problem::malformed("ttl: more than 0s and at most 24h"));
+    }
+    region.drain_for(ttl);
+    region.flush_now().await;
+    tracing::info!(
+        ttl_ms = ttl.map(Span::as_ms_ceil),
+        "draining, asked by the admin API"
+    );
+    Ok(is_draining(&region))
 }
 
 /// Say that this region wants traffic again.
@@ -207,24 +242,17 @@ pub async fn resume(
     State(region): State<Arc<Region>>,
     headers: HeaderMap,
 ) -> Result<Json<DrainAnswer>, Problem> {
-    set_draining(&region, &headers, false).await
+    auth::authorize(&region, &headers, Need::Admin).await?;
+    region.resume();
+    tracing::info!("resumed, asked by the admin API");
+    Ok(is_draining(&region))
 }
 
-async fn set_draining(
-    region: &Region,
-    headers: &HeaderMap,
-    draining: bool,
-) -> Result<Json<DrainAnswer>, Problem> {
-    auth::authorize(region, headers, Need::Admin).await?;
-    region.set_draining(draining);
-    if draining {
-        region.flush_now().await;
-    }
-    tracing::info!(draining, "asked by the admin API");
-    Ok(Json(DrainAnswer {
+fn is_draining(region: &Region) -> Json<DrainAnswer> {
+    Json(DrainAnswer {
         region: region.name.to_string(),
-        draining,
-    }))
+        draining: region.is_draining(),
+    })
 }
 
 /// Where the manual clock goes: one of the two.

@@ -78,6 +78,7 @@ Examples:
   highwater region add sa-east-1 --url http://10.4.0.1:7142
   highwater region remove sa-east-1
   highwater region drain --server http://127.0.0.1:7121
+  highwater region drain --server http://127.0.0.1:7121 --ttl 10m
   highwater region resume --server http://127.0.0.1:7121";
 
 #[derive(Debug, Subcommand)]
@@ -96,7 +97,11 @@ enum RegionCommand {
         region: String,
     },
     /// Let the region that --server names want no more traffic; it goes on answering.
-    Drain,
+    Drain {
+        /// How long, as in `10m`; then it wants traffic again by itself. Without it until `region resume`.
+        #[arg(long, value_name = "DURATION")]
+        ttl: Option<String>,
+    },
     /// Let the region that --server names want traffic again.
     Resume,
 }
@@ -118,7 +123,9 @@ pub async fn leader(session: &Session, args: LeaderArgs) -> anyhow::Result<Outco
     match args.command {
         LeaderCommand::Show => {
             let status = session.client.get(&CLUSTER, &[]).await?.success()?.body;
-            let leads = !status["leader"].is_null();
+            let leads = status["leader"]
+                .as_str()
+                .is_some_and(|leader| !is_away(&status, leader));
             match session.output {
                 OutputFormat::Json => {
                     let told = json!({
@@ -169,9 +176,10 @@ pub async fn region(session: &Session, args: RegionArgs) -> anyhow::Result<Outco
             let path = ["admin", "v1", "cluster", "regions", &region];
             told(session, Method::DELETE, &path, None).await
         }
-        RegionCommand::Drain => {
+        RegionCommand::Drain { ttl } => {
             let path = ["admin", "v1", "cluster", "drain"];
-            told(session, Method::POST, &path, None).await
+            let body = ttl.map(|ttl| json!({ "ttl": ttl }));
+            told(session, Method::POST, &path, body.as_ref()).await
         }
         RegionCommand::Resume => {
             let path = ["admin", "v1", "cluster", "resume"];
@@ -194,15 +202,17 @@ async fn told(
     session.show(&answer)
 }
 
+/// Whether the region that was asked has no link to that one.
+fn is_away(status: &Value, region: &str) -> bool {
+    let members = status["members"].as_array().map(Vec::as_slice);
+    let mut all = members.unwrap_or_default().iter();
+    all.any(|one| one["region"] == *region && one["connected"] == false)
+}
+
 /// Who leads, in a sentence.
 fn leadership(status: &Value) -> String {
-    let members = status["members"].as_array().map(Vec::as_slice);
-    let is_away = |leader: &str| {
-        let mut all = members.unwrap_or_default().iter();
-        all.any(|one| one["region"] == *leader && one["connected"] == false)
-    };
     let mut text = match status["leader"].as_str() {
-        Some(leader) if is_away(leader) => {
+        Some(leader) if is_away(status, leader) => {
             format!(
                 "{leader} led last and is out of reach, term {}",
                 status["term"]

@@ -22,6 +22,34 @@ pub fn requested() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
+/// The same, or when the terminal is lost (SIGHUP): for what must not be left half done.
+///
+/// # Errors
+/// When the signals cannot be listened to.
+#[cfg(unix)]
+pub fn requested_or_hung_up() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::SignalKind;
+    use tokio::signal::unix::signal;
+
+    let requested = requested()?;
+    let mut hung_up = signal(SignalKind::hangup())?;
+    Ok(async move {
+        tokio::select! {
+            () = requested => {}
+            _ = hung_up.recv() => {}
+        }
+    })
+}
+
+/// The same as [`requested`]: there is no such signal.
+///
+/// # Errors
+/// When the signal cannot be listened to.
+#[cfg(not(unix))]
+pub fn requested_or_hung_up() -> std::io::Result<impl Future<Output = ()>> {
+    requested()
+}
+
 /// Ready when the process is asked to stop by Ctrl-C.
 ///
 /// # Errors

@@ -157,6 +157,17 @@ impl LogTime {
             .plus(target.since(now.region_time))
     }
 
+    /// Voters whose clocks are near the median: those that may lead.
+    pub fn near_median(&self, boot: Span) -> impl Iterator<Item = &RegionName> {
+        let target = self.target(boot);
+        self.voters.iter().filter_map(move |(voter, sample)| {
+            let sample = sample.filter(|sample| boot.minus(sample.at) <= SAMPLE_KEPT)?;
+            let (time, target) = (time_of(sample, boot), target?);
+            let off = time.since(target).plus(target.since(time));
+            (off <= OFF_MEDIAN_MAX).then_some(voter)
+        })
+    }
+
     /// Log time by now; never earlier than any told before.
     pub fn read(&mut self, now: Reading) -> Timestamp {
         self.tell(now.boot, &self.own.clone(), now.region_time);
@@ -233,6 +244,20 @@ mod tests {
         assert_eq!(clock.jump(), Span::ZERO);
         let mut alone = slewed(now, 0, None, None);
         assert_eq!(alone.read(now), ms(90_000));
+    }
+
+    #[test]
+    fn those_may_lead_whose_clocks_are_near_the_median() {
+        let now = reading(0, 61_000);
+        let clock = slewed(now, 0, Some(60_000), Some(59_000));
+        let near: Vec<&RegionName> = clock.near_median(now.boot).collect();
+        assert_eq!(near, [&region("b")]);
+        let late = Span::from_seconds(60);
+        assert_eq!(
+            clock.near_median(late).count(),
+            0,
+            "nobody was heard lately"
+        );
     }
 
     #[test]

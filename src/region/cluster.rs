@@ -490,7 +490,7 @@ impl Region {
     pub async fn leave(&self) {
         if let (Some(consensus), Some(peers)) = (self.consensus(), self.peers())
             && consensus.leadership().borrow().is_self
-            && let Some(target) = self.caught_up(consensus, peers, None)
+            && let Some(target) = self.caught_up(consensus, peers, |_| true)
         {
             match consensus.transfer(target).await {
                 Ok(()) => self.wait_for_another_leader(consensus).await,

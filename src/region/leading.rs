@@ -5,6 +5,7 @@
 //! ([`crate::region::replica::Core`]), because it plans on top of the book; actions are carried out when the
 //! lock is gone.
 
+use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -283,6 +284,13 @@ impl Region {
             (own > OFF_MEDIAN_MAX).then_some(own)
         })
         .flatten()
+    }
+
+    /// Voters whose clocks are near the median of all, as far as this region leads and has heard them.
+    pub fn voters_with_good_clocks(&self) -> BTreeSet<RegionName> {
+        let near = self
+            .lead(|leading, _, now, _| leading.log_time.near_median(now.boot).cloned().collect());
+        near.unwrap_or_default()
     }
 
     /// The catalogue has changed: open windows get the quota that is in force.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::consensus::Consensus;
 use crate::domain::time::Span;
 use crate::peer::BreakerState;
 use crate::peer::Handler;
@@ -80,7 +79,7 @@ impl Region {
 
     /// How this region stands in the cluster, for metrics.
     pub fn cluster_reading(&self) -> ClusterReading {
-        let status = self.consensus().map(Consensus::status).unwrap_or_default();
+        let status = self.consensus_status();
         ClusterReading {
             leads: status
                 .leader

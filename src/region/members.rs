@@ -15,7 +15,7 @@ const PREFERRED_SURVEYS: u32 = 10;
 /// steps on all machines within a second or two is no reason, and log time does not follow steps anyhow.
 const OFF_SURVEYS: u32 = 3;
 /// After a hand-over the leader waits for so many surveys before it tries another.
-const TRANSFER_PAUSE_SURVEYS: u32 = 60;
+const TRANSFER_PAUSE_SURVEYS: u32 = 10;
 
 impl Region {
     /// Meets members, takes back those whose directory is new, and sees to it that the right region leads.
@@ -48,15 +48,19 @@ impl Region {
                 continue;
             }
             let preferred = self.replica.core().machine.preference().cloned();
-            let preferred = preferred.filter(|region| *region != self.name);
+            let near = self.voters_with_good_clocks();
+            let preferred =
+                preferred.filter(|region| *region != self.name && near.contains(region));
             let target = if let Some(off) = off.filter(|_| off_for >= OFF_SURVEYS) {
                 tracing::warn!(
                     off_ms = off.as_ms_ceil(),
                     "this region's clock is far from the others': handing the lead over"
                 );
-                self.caught_up(consensus, peers, None)
+                self.caught_up(consensus, peers, |voter| near.contains(voter))
             } else if let Some(preferred) = preferred {
-                let is_there = self.caught_up(consensus, peers, Some(&preferred)).is_some();
+                let is_there = self
+                    .caught_up(consensus, peers, |voter| *voter == preferred)
+                    .is_some();
                 preferred_for = if is_there { preferred_for + 1 } else { 0 };
                 (preferred_for >= PREFERRED_SURVEYS).then_some(preferred)
             } else {
@@ -73,12 +77,12 @@ impl Region {
         }
     }
 
-    /// A voter that is connected and whose log is as long as the leader's; the one that is asked for.
+    /// A voter of those wanted that is connected and whose log is as long as the leader's.
     pub(super) fn caught_up(
         &self,
         consensus: &Consensus,
         peers: &Peers,
-        wanted: Option<&RegionName>,
+        is_wanted: impl Fn(&RegionName) -> bool,
     ) -> Option<RegionName> {
         let status = consensus.status();
         let connected = peers.status();
@@ -91,7 +95,7 @@ impl Region {
             .voters
             .into_iter()
             .filter(|voter| voter.member.region != self.name && is_there(&voter.member.region))
-            .filter(|voter| wanted.is_none_or(|wanted| *wanted == voter.member.region))
+            .filter(|voter| is_wanted(&voter.member.region))
             .filter(|voter| voter.matched_index >= status.committed_index)
             .max_by_key(|voter| voter.matched_index)
             .map(|voter| voter.member.region)

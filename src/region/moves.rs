@@ -5,6 +5,7 @@
 //! told at once from this region's own view is refused before that.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -15,6 +16,7 @@ use crate::consensus;
 use crate::consensus::Consensus;
 use crate::consensus::Member;
 use crate::consensus::Membership;
+use crate::consensus::Status;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 use crate::machine::command::Command;
@@ -184,8 +186,28 @@ impl Region {
         Ok(self.replica.members())
     }
 
+    /// Whether this region leads and has heard no majority lately: another may have been elected by those that it does
+    /// not hear, and nothing that it is asked for can come to be.
+    pub fn leads_without_majority(&self) -> bool {
+        let leads = |consensus: &Consensus| consensus.leadership().borrow().is_self;
+        !self.has_majority.load(Ordering::Relaxed) && self.consensus().is_some_and(leads)
+    }
+
+    /// How consensus stands. A region that leads without a majority does not say that it leads.
+    pub fn consensus_status(&self) -> Status {
+        let mut status = self.consensus().map(Consensus::status).unwrap_or_default();
+        if self.leads_without_majority() {
+            status.leader = None;
+            status.is_ready = false;
+        }
+        status
+    }
+
     /// Who leads, as far as this region knows.
     pub fn leader(&self) -> Option<RegionName> {
+        if self.leads_without_majority() {
+            return None;
+        }
         let leadership = self.consensus()?.leadership();
         let leader = leadership.borrow().leader.clone();
         leader.map(|leader| leader.region)

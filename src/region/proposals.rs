@@ -35,6 +35,8 @@ pub const WRITE_DEADLINE: Span = Span::from_seconds(5);
 const CONFIRM_WAIT: Span = Span::from_ms(250);
 /// How often that is looked at.
 const CONFIRM_STEP: Span = Span::from_ms(10);
+/// What a leader says that has heard no majority lately.
+const NO_MAJORITY: &str = "no majority of the regions is in reach";
 /// How soon a proposal that found no leader tries again.
 const RETRY_STEP: Span = Span::from_ms(20);
 
@@ -143,7 +145,13 @@ impl Region {
         };
         loop {
             let left = deadline.minus(started.elapsed());
-            if patience.minus(started.elapsed()).is_zero() {
+            let leads_alone = self.leads_without_majority();
+            if leads_alone {
+                NO_MAJORITY.clone_into(&mut why);
+            }
+            if patience.minus(started.elapsed()).is_zero()
+                || (leads_alone && !asked.is_worth_another_try())
+            {
                 return Err(ProposeError::Unavailable(why));
             }
             match self.try_ask(&asked, left).await? {

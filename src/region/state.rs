@@ -158,7 +158,8 @@ pub struct Region {
     /// Whether this copy of the log has once been behind all that was committed: one that begins empty is filled
     /// entry by entry, and knows some limits and not others until then.
     pub(super) caught_up: AtomicBool,
-    draining: AtomicBool,
+    /// Until when it wants no traffic, on the boot clock, in nanoseconds.
+    draining_until: AtomicU64,
     manual_set: AtomicBool,
     refused_keys_told: AtomicU64,
 }
@@ -243,7 +244,7 @@ impl Region {
             meters: ArcSwap::default(),
             hasher: RandomState::with_seeds(1, 2, 3, 4),
             log_stopped: AtomicBool::new(false),
-            draining: AtomicBool::new(false),
+            draining_until: AtomicU64::new(0),
             manual_set: AtomicBool::new(false),
             refused_keys_told: AtomicU64::new(0),
             clock,
@@ -343,18 +344,25 @@ impl Region {
                 (NO_CLUSTER, false)
             },
             ("store", !self.store.is_failed()),
-            ("accepting", !self.draining.load(Ordering::Relaxed)),
+            ("accepting", !self.is_draining()),
         ]
     }
 
-    /// Says whether the region wants no more traffic.
-    pub fn set_draining(&self, draining: bool) {
-        self.draining.store(draining, Ordering::Relaxed);
+    /// Says that the region wants no more traffic: for so long, or until it is resumed.
+    pub fn drain_for(&self, lasts: Option<Span>) {
+        let ends = lasts.map_or(Span::MAX, |lasts| self.clock.boot().plus(lasts));
+        self.draining_until
+            .store(ends.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Says that the region wants traffic again.
+    pub fn resume(&self) {
+        self.draining_until.store(0, Ordering::Relaxed);
     }
 
     /// Whether the region wants no more traffic.
     pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        self.clock.boot().as_nanos() < self.draining_until.load(Ordering::Relaxed)
     }
 
     /// Notes that the manual clock tells a time that somebody chose: the windows that it ends are over when

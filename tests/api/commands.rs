@@ -419,6 +419,24 @@ fn a_region_alone_keeps_the_lead_and_stays() {
 }
 
 #[test]
+fn a_drain_with_a_time_ends_by_itself() {
+    let server = Server::start();
+    for ttl in ["0s", "25h", "soon"] {
+        let error = no(&server, &["region", "drain", "--ttl", ttl]);
+        assert!(error.contains("ttl: "), "{error}");
+    }
+    assert!(done(&server, &["status"]).contains("us-east-1, ready"));
+    done(&server, &["region", "drain", "--ttl", "1h"]);
+    assert!(done(&server, &["status"]).contains("us-east-1, draining"));
+    // The newest word holds.
+    done(&server, &["region", "drain", "--ttl", "200ms"]);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !done(&server, &["status"]).contains("us-east-1, ready") {
+        assert!(std::time::Instant::now() < deadline, "it still drains");
+    }
+}
+
+#[test]
 fn a_strict_window_can_be_added_up() {
     let server = Server::start();
     let limit = write(

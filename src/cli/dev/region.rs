@@ -190,6 +190,11 @@ impl Running {
         }
     }
 
+    /// How the region ended, when it has.
+    pub fn ended(&self) -> Option<String> {
+        self.status.borrow().clone()
+    }
+
     /// Kills the region, and waits until it is gone.
     pub async fn kill(self) {
         let end = self.end();

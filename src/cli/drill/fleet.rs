@@ -25,6 +25,25 @@ const ADMIN_WITHIN: Duration = Duration::from_secs(15);
 /// How often, and how long, a region that does not answer is waited for before a fault is given up.
 const STARTING_TRIES: u32 = 50;
 const STARTING_PAUSE: Duration = Duration::from_millis(200);
+/// How often regions are asked to remove a tenant of the drill.
+const REMOVE_TRIES: usize = 9;
+
+/// How the tenants begin that drills make in a running cluster; eight hexadecimal digits and a word follow.
+const TENANTS_OF_DRILLS: &str = "drill-";
+
+/// What the tenants of the drill that drew `bits` begin with.
+pub fn tenant_prefix(bits: u64) -> String {
+    format!("{TENANTS_OF_DRILLS}{:08x}", bits >> 32)
+}
+
+fn is_of_a_drill(tenant: &str) -> bool {
+    let number = tenant
+        .strip_prefix(TENANTS_OF_DRILLS)
+        .and_then(|rest| rest.split_once('-'));
+    number.is_some_and(|(number, _)| {
+        number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
 
 /// One region.
 #[derive(Debug)]
@@ -131,6 +150,52 @@ impl Endpoint {
         Ok(answer.success()?.body)
     }
 
+    /// The faults that are injected into it, by their ids.
+    ///
+    /// # Errors
+    /// When it does not say, or takes none.
+    pub async fn faults(&self) -> anyhow::Result<Vec<String>> {
+        let path = ["admin", "v1", "faults"];
+        let answer = self.must(Method::GET, &path, None).await?;
+        let faults = answer.body["faults"].as_array();
+        let ids = faults.into_iter().flatten();
+        Ok(ids
+            .filter_map(|fault| fault["id"].as_str())
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// A tenant that a drill made and has not removed, if there is one.
+    ///
+    /// # Errors
+    /// When it does not say.
+    pub async fn tenant_of_a_drill(&self) -> anyhow::Result<Option<String>> {
+        let path = ["admin", "v1", "tenants"];
+        let query = [("after", TENANTS_OF_DRILLS), ("page_size", "1000")];
+        let answer = self.admin(Method::GET, &path, &query, None).await?;
+        let answer = answer
+            .success()
+            .map_err(|error| anyhow::anyhow!("region {}: {error}", self.name))?;
+        let items = answer.body["items"].as_array();
+        let mut names = items
+            .into_iter()
+            .flatten()
+            .filter_map(|item| item["name"].as_str());
+        Ok(names.find(|name| is_of_a_drill(name)).map(str::to_owned))
+    }
+
+    /// Removes a tenant; one that is not there is none of a drill's any more.
+    async fn remove_tenant(&self, tenant: &str) -> anyhow::Result<()> {
+        let path = ["admin", "v1", "tenants", tenant];
+        let answer = self.admin(Method::DELETE, &path, &[], None).await?;
+        if answer.status == 404 {
+            return Ok(());
+        }
+        let removed = answer.success();
+        removed.map_err(|error| anyhow::anyhow!("region {}: {error}", self.name))?;
+        Ok(())
+    }
+
     /// The region's backup.
     ///
     /// # Errors
@@ -226,15 +291,16 @@ impl Fleet {
         Ok(())
     }
 
-    /// Takes a region out of its balancer.
+    /// Takes a region out of its balancer; it comes back by itself after `lasts`.
     ///
     /// # Errors
     /// When it does not answer.
-    pub async fn drain(&self, region: usize) -> anyhow::Result<()> {
+    pub async fn drain(&self, region: usize, lasts: Duration) -> anyhow::Result<()> {
         self.drained.lock().push(region);
         let path = ["admin", "v1", "cluster", "drain"];
+        let body = json!({ "ttl": format!("{}ms", lasts.as_millis()) });
         self.region(region)?
-            .must(Method::POST, &path, None)
+            .must(Method::POST, &path, Some(&body))
             .await
             .map(drop)
     }
@@ -250,26 +316,37 @@ impl Fleet {
         Ok(())
     }
 
-    /// Ends every fault that the drill has injected, and every drain; what cannot be reached ends by itself.
-    /// How many were ended.
-    pub async fn lift(&self) -> usize {
+    /// Ends every fault that the drill has injected, and every drain: how many were ended, and how many could not be.
+    /// What cannot be reached ends by itself.
+    pub async fn lift(&self) -> (usize, usize) {
         let faults = std::mem::take(&mut *self.faults.lock());
         let drained = std::mem::take(&mut *self.drained.lock());
-        let mut ended = 0;
-        for (region, id) in faults {
-            let path = ["admin", "v1", "faults", &id];
-            if let Ok(endpoint) = self.region(region)
-                && let Ok(answer) = endpoint.admin(Method::DELETE, &path, &[], None).await
-            {
-                ended += usize::from(answer.is_success());
+        let (mut ended, mut left) = (0, 0);
+        for (region, endpoint) in self.regions.iter().enumerate() {
+            let own = faults.iter().filter(|(at, _)| *at == region);
+            let own: Vec<&str> = own.map(|(_, id)| id.as_str()).collect();
+            if own.is_empty() {
+                continue;
+            }
+            let Ok(running) = endpoint.faults().await else {
+                left += own.len();
+                continue;
+            };
+            for id in running.iter().filter(|id| own.contains(&id.as_str())) {
+                let path = ["admin", "v1", "faults", id];
+                match endpoint.admin(Method::DELETE, &path, &[], None).await {
+                    Ok(answer) if answer.is_success() => ended += 1,
+                    _ => left += 1,
+                }
             }
         }
         for region in drained {
-            if self.resume(region).await.is_ok() {
-                ended += 1;
+            match self.resume(region).await {
+                Ok(()) => ended += 1,
+                Err(_) => left += 1,
             }
         }
-        ended
+        (ended, left)
     }
 
     /// Makes the drill's tenants with its limits, and waits until every region has them.
@@ -309,18 +386,22 @@ impl Fleet {
         Ok(())
     }
 
-    /// Removes the drill's tenants.
+    /// Removes the drill's tenants: by whatever region takes it, and again for a while.
     ///
     /// # Errors
-    /// When that is refused.
+    /// When none does.
     pub async fn remove_tenants(&self, words: &[&str]) -> anyhow::Result<()> {
         for word in words {
             let tenant = self.tenant(word);
-            let path = ["admin", "v1", "tenants", &tenant];
-            self.region(0)?
-                .must(Method::DELETE, &path, None)
-                .await
-                .with_context(|| format!("tenant {tenant} cannot be removed"))?;
+            let mut told = Err(anyhow::anyhow!("no region was asked"));
+            for endpoint in self.regions.iter().cycle().take(REMOVE_TRIES) {
+                told = endpoint.remove_tenant(&tenant).await;
+                if told.is_ok() {
+                    break;
+                }
+                tokio::time::sleep(STARTING_PAUSE).await;
+            }
+            told.with_context(|| format!("tenant {tenant} cannot be removed"))?;
         }
         Ok(())
     }

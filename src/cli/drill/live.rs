@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use anyhow::bail;
-use reqwest::Method;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::drill::record::Record;
 use crate::drill::record::Sample;
+use crate::drill::record::Seen;
 use crate::drill::scenario::Action;
 use crate::drill::scenario::Direction;
+use crate::drill::scenario::Link;
 use crate::drill::scenario::Scenario;
+use crate::region::clock::Clock;
 use crate::region::config::secret;
 use crate::region::config::secret::Secret;
 
@@ -25,6 +28,8 @@ use super::fleet::Fleet;
 use super::watch;
 
 const SAY_WITHIN: Duration = Duration::from_secs(5);
+/// Windows are regions' time, and calls are noted by the clock of whoever runs the drill.
+const AHEAD_MS_MAX: i64 = 1_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,6 +97,7 @@ impl Live {
                 "the links are the cluster's own; the scenario's delays are left out".to_owned(),
             );
         }
+        scenario.links.clear();
         let stem = path.file_stem().unwrap_or_default();
         Ok(Self {
             file: path.to_owned(),
@@ -107,14 +113,15 @@ impl Live {
         self.addresses.get(index).map(String::as_str)
     }
 
-    /// Whether the cluster is well enough for a drill: every region ready, linked with all others, following one leader,
-    /// free of faults, and willing to take some.
+    /// Whether the cluster is well enough for a drill: every region of one cluster, ready, linked with all others, following
+    /// one leader, free of faults and of other drills, willing to take faults, and with this machine's time. Gives how long
+    /// a message takes from one region to another, for every two.
     ///
     /// # Errors
     /// What is wrong.
-    pub async fn guard(&self, fleet: &Fleet) -> anyhow::Result<()> {
+    pub async fn guard(&self, fleet: &Fleet, clock: &Clock) -> anyhow::Result<Vec<Link>> {
         let mut wrong = Vec::new();
-        let mut leaders = Vec::new();
+        let (mut leaders, mut clusters, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for (region, endpoint) in fleet.regions.iter().enumerate() {
             let status = match endpoint.status(SAY_WITHIN).await {
                 Ok(status) => status,
@@ -133,6 +140,13 @@ impl Live {
                 ));
                 continue;
             }
+            let ahead_ms = status["time_ms"].as_i64().unwrap_or(0) - clock.now().as_unix_ms();
+            if ahead_ms.abs() > AHEAD_MS_MAX {
+                wrong.push(format!(
+                    "the clock of {} is {ahead_ms} ms ahead of this machine's: windows could not be judged",
+                    endpoint.name
+                ));
+            }
             let sample = Sample {
                 at_ms: 0,
                 region,
@@ -145,16 +159,21 @@ impl Live {
                     fleet.regions.len()
                 ));
             }
-            if !Record::default().is_well(&sample, fleet.regions.len()) {
-                wrong.push(format!("{} is not well; see its status", endpoint.name));
+            if let Some(seen) = &sample.seen
+                && !Record::default().is_well(&sample, fleet.regions.len())
+            {
+                let why = unwell(seen, fleet.regions.len());
+                wrong.push(format!("{} is not well: {why}", endpoint.name));
             }
             leaders.push(status["leader"].clone());
-            let path = ["admin", "v1", "faults"];
-            let faults = endpoint.admin(Method::GET, &path, &[], None).await?;
-            if !faults.is_success() {
+            clusters.push(status["cluster_id"].clone());
+            links.extend(links_of(region, &status, fleet));
+            if let Err(error) = endpoint.faults().await {
+                wrong.push(format!("{error:#}"));
+            }
+            if let Ok(Some(tenant)) = endpoint.tenant_of_a_drill().await {
                 wrong.push(format!(
-                    "{} takes no faults (HTTP {}); set faults.enabled = true",
-                    endpoint.name, faults.status
+                    "tenant {tenant} is there: another drill runs, or one was killed; if none runs: highwater tenants delete {tenant}"
                 ));
             }
         }
@@ -162,9 +181,14 @@ impl Live {
         if leaders.len() > 1 {
             wrong.push("the regions do not follow the same leader".to_owned());
         }
+        clusters.dedup();
+        if clusters.len() > 1 {
+            wrong.push("the regions do not belong to one cluster".to_owned());
+        }
+        wrong.sort();
         wrong.dedup();
         if wrong.is_empty() {
-            return Ok(());
+            return Ok(links);
         }
         bail!(
             "the cluster is not healthy, so nothing was done:\n  {}",
@@ -179,12 +203,13 @@ impl Live {
     pub fn confirm(&self, plan: &str) -> anyhow::Result<()> {
         eprint!("{plan}");
         eprintln!(
-            "\nThis is done to a running cluster. Every fault ends by itself; Ctrl-C lifts all of them."
+            "\nThis is done to a running cluster: a tenant with the drill's limits is made and removed again, and the lead may \
+             move. Every fault ends by itself; Ctrl-C lifts all of them."
         );
         if !std::io::stdin().is_terminal() {
             bail!("nobody can be asked whether to go on; give --yes");
         }
-        eprint!("Type the cluster's name, {}, to go on: ", self.name);
+        eprint!("Type the file's name, {}, to go on: ", self.name);
         let mut answer = String::new();
         std::io::stdin().lock().read_line(&mut answer)?;
         if answer.trim() != self.name {
@@ -192,6 +217,42 @@ impl Live {
         }
         Ok(())
     }
+}
+
+/// Why a region is not well.
+fn unwell(seen: &Seen, regions: usize) -> &'static str {
+    if seen.is_draining {
+        "it drains; see `highwater region resume`"
+    } else if !seen.is_ready {
+        "it is not ready"
+    } else if seen.faults > 0 {
+        "faults run in it"
+    } else if seen.links.len() + 1 < regions {
+        "it is not linked with all others"
+    } else if !seen.is_enrolled {
+        "it is not enrolled"
+    } else {
+        "see `highwater status`"
+    }
+}
+
+/// The links of a region to those behind it, as its status measured them.
+fn links_of(region: usize, status: &Value, fleet: &Fleet) -> Vec<Link> {
+    let members = status["members"].as_array().into_iter().flatten();
+    members
+        .filter_map(|member| {
+            let name = member["region"].as_str()?;
+            let to = fleet.regions.iter().position(|one| one.name == name)?;
+            let rtt_ms = Duration::try_from_secs_f64(member["rtt_ms"].as_f64()? / 1_000.0).ok()?;
+            let link = Link {
+                between: (region, to),
+                delay_ms: u64::try_from(rtt_ms.as_micros().div_ceil(2_000)).ok()?,
+                jitter_ms: 0,
+                loss_percent: 0,
+            };
+            (to > region).then_some(link)
+        })
+        .collect()
 }
 
 fn token(cluster: &Path, file: Option<&Path>) -> anyhow::Result<Secret> {

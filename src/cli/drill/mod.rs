@@ -21,6 +21,7 @@ pub mod watch;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::OnceLock;
 
 use anyhow::Context;
 use anyhow::bail;
@@ -240,41 +241,50 @@ fn run(args: &RunArgs, format: OutputFormat) -> anyhow::Result<Outcome> {
     };
     if args.dry_run {
         output::print(&plan(&scenario, live.as_ref(), args.simulate))?;
+        if let Some(live) = &live {
+            output::print(&readiness(live)?)?;
+        }
         return Ok(Outcome::Done);
     }
     if args.simulate {
         let record = simulate::run(&scenario, seed).map_err(|error| anyhow::anyhow!(error))?;
-        return conclude(
-            args,
-            &scenario,
-            &record,
-            (report::Stage::Simulation, seed),
-            format,
-        );
+        let ran = Ran {
+            scenario: Arc::new(scenario),
+            record,
+            stage: report::Stage::Simulation,
+            notes: Vec::new(),
+        };
+        return conclude(args, &ran, seed, format);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let scenario = Arc::new(scenario);
-    let (record, stage) = runtime.block_on(async {
+    let ran = runtime.block_on(async {
         match live {
-            None => on_processes(args, &scenario, seed).await,
-            Some(live) => on_cluster(args, &scenario, &live, seed).await,
+            None => on_processes(args, Arc::new(scenario), seed).await,
+            Some(live) => on_cluster(args, scenario, &live, seed).await,
         }
     })?;
-    conclude(args, &scenario, &record, (stage, seed), format)
+    conclude(args, &ran, seed, format)
+}
+
+/// A drill that was run.
+struct Ran {
+    /// What was rehearsed.
+    scenario: Arc<Scenario>,
+    /// What came of it.
+    record: Record,
+    /// How it was run.
+    stage: report::Stage,
+    /// What was done otherwise than the scenario says.
+    notes: Vec<String>,
 }
 
 /// Judges a record, and tells and writes what came of it.
-fn conclude(
-    args: &RunArgs,
-    scenario: &Scenario,
-    record: &Record,
-    (stage, seed): (report::Stage, u64),
-    format: OutputFormat,
-) -> anyhow::Result<Outcome> {
-    let report = report::report(scenario, record, stage, seed);
+fn conclude(args: &RunArgs, ran: &Ran, seed: u64, format: OutputFormat) -> anyhow::Result<Outcome> {
+    let mut report = report::report(&ran.scenario, &ran.record, ran.stage.clone(), seed);
+    report.notes.extend(ran.notes.iter().cloned());
     for path in &args.report {
         write_report(&report, path)?;
     }
@@ -283,6 +293,19 @@ fn conclude(
         Outcome::Done
     } else {
         Outcome::No
+    })
+}
+
+/// Whether the drill would begin, in words.
+fn readiness(live: &Live) -> anyhow::Result<String> {
+    let clock = Clock::real();
+    let fleet = Fleet::new(live.endpoints.clone(), clock.stopwatch(), String::new());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    Ok(match runtime.block_on(live.guard(&fleet, &clock)) {
+        Ok(_) => "\nThe cluster is well: the drill would begin.\n".to_owned(),
+        Err(why) => format!("\nThe drill would not begin: {why:#}\n"),
     })
 }
 
@@ -346,11 +369,7 @@ fn plan(scenario: &Scenario, live: Option<&Live>, is_virtual: bool) -> String {
     text
 }
 
-async fn on_processes(
-    args: &RunArgs,
-    scenario: &Arc<Scenario>,
-    seed: u64,
-) -> anyhow::Result<(Record, report::Stage)> {
+async fn on_processes(args: &RunArgs, scenario: Arc<Scenario>, seed: u64) -> anyhow::Result<Ran> {
     let stop = stop::requested().context("signals cannot be listened to")?;
     let dir = DataDir::new(args.data_dir.as_deref(), "drill")?;
     let progress = Arc::new(Progress::to_stderr());
@@ -360,10 +379,10 @@ async fn on_processes(
         scenario.regions.len()
     ));
     let secret = format!("{:032x}", entropy::bits128());
-    let (processes, endpoints) = Processes::new(scenario, dir.path(), &secret)?;
+    let (processes, endpoints) = Processes::new(&scenario, dir.path(), &secret)?;
     let processes = Arc::new(processes);
     let stage = Stage {
-        scenario: Arc::clone(scenario),
+        scenario: Arc::clone(&scenario),
         endpoints,
         processes: Some(Arc::clone(&processes)),
         tenant_prefix: "drill".to_owned(),
@@ -387,7 +406,12 @@ async fn on_processes(
             panicked.join(", ")
         );
     }
-    Ok((ran?, report::Stage::Processes))
+    Ok(Ran {
+        record: ran?,
+        scenario,
+        stage: report::Stage::Processes,
+        notes: Vec::new(),
+    })
 }
 
 /// Prepares the regions, makes the limits and runs the drill.
@@ -407,43 +431,63 @@ async fn staged(
 
 async fn on_cluster(
     args: &RunArgs,
-    scenario: &Arc<Scenario>,
+    mut scenario: Scenario,
     live: &Live,
     seed: u64,
-) -> anyhow::Result<(Record, report::Stage)> {
-    let mut stop = std::pin::pin!(stop::requested().context("signals cannot be listened to")?);
+) -> anyhow::Result<Ran> {
     let clock = Clock::real();
+    let plan = plan(&scenario, Some(live), false);
+    let fleet = Fleet::new(live.endpoints.clone(), clock.stopwatch(), String::new());
+    scenario.links = live.guard(&fleet, &clock).await?;
+    if !args.yes {
+        live.confirm(&plan)?;
+        // Much may have happened before somebody answered.
+        scenario.links = live.guard(&fleet, &clock).await?;
+    }
+    let scenario = Arc::new(scenario);
     let stage = Stage {
-        scenario: Arc::clone(scenario),
+        scenario: Arc::clone(&scenario),
         endpoints: live.endpoints.clone(),
         processes: None,
-        tenant_prefix: format!("drill-{:08x}", seed % (1 << 32)),
+        // Not from the seed: what a tenant of the same name was answered before is remembered.
+        tenant_prefix: fleet::tenant_prefix(entropy::bits64()),
         seed,
         progress: Arc::new(Progress::to_stderr()),
     };
-    live.guard(&stage.fleet(&clock)).await?;
-    if !args.yes {
-        live.confirm(&plan(scenario, Some(live), false))?;
-    }
+    let stop = stop::requested_or_hung_up().context("signals cannot be listened to")?;
     let before = stage.fleet(&clock);
     let words = scenario.tenants();
-    before.make_tenants(&words, &stage.limits()?).await?;
-    let fleet = Arc::new(stage.fleet(&clock));
+    let during = OnceLock::new();
     let ran = tokio::select! {
-        ran = stage.run(&clock, &fleet) => ran,
-        () = &mut stop => Err(anyhow::anyhow!("broken off")),
+        ran = async {
+            before.make_tenants(&words, &stage.limits()?).await?;
+            let fleet = during.get_or_init(|| Arc::new(stage.fleet(&clock)));
+            stage.run(&clock, fleet).await
+        } => ran,
+        () = stop => Err(anyhow::anyhow!("broken off")),
     };
-    let is_broken_off = ran.is_err();
-    let lifted = fleet.lift().await;
-    if is_broken_off {
-        stage
-            .progress
-            .say(&format!("{lifted} faults and drains were lifted"));
+    if let Some(fleet) = during.get() {
+        let (lifted, left) = fleet.lift().await;
+        if ran.is_err() {
+            let said = format!("{lifted} faults and drains were lifted");
+            stage.progress.say(&said);
+        }
+        if left > 0 {
+            stage.progress.say(&format!(
+                "{left} faults and drains could not be lifted; they end by themselves"
+            ));
+        }
     }
     if let Err(error) = before.remove_tenants(&words).await {
         stage.progress.say(&format!("{error:#}; remove it by hand"));
     }
-    Ok((ran?, report::Stage::Cluster(live.name.clone())))
+    let stage = report::Stage::Cluster(live.name.clone());
+    Ok(Ran {
+        record: ran?,
+        scenario,
+        stage,
+        notes: live.notes.clone(),
+    })
 }
 
 fn write_report(report: &Report, path: &Path) -> anyhow::Result<()> {

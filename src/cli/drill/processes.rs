@@ -30,6 +30,8 @@ use super::fleet::Fleet;
 
 /// The ports that a drill picks from.
 const PORTS: Range<u16> = 10_000..32_000;
+/// As many as the largest drill has listeners.
+const PORTS_OF_A_DRILL: u32 = 24;
 /// How long the regions may take to be one cluster.
 const FORMED_WITHIN: Duration = Duration::from_secs(60);
 /// How long a region that is asked to stop may take.
@@ -59,8 +61,9 @@ struct Process {
 /// Ports that nobody listens on at the moment, below those that systems give to connections (from 32 768 on Linux): a
 /// connection would take the port of a region that is being started again.
 fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
-    // Drills that are started at once begin at different places.
-    let first = std::process::id() % u32::from(PORTS.end - PORTS.start);
+    // Drills that are started at once begin at different places, each with room for all its regions.
+    let first =
+        std::process::id().wrapping_mul(PORTS_OF_A_DRILL) % u32::from(PORTS.end - PORTS.start);
     let first = PORTS.start + u16::try_from(first).unwrap_or(0);
     let ports: Vec<u16> = (first..PORTS.end)
         .chain(PORTS.start..first)
@@ -201,14 +204,27 @@ impl Processes {
         Ok(())
     }
 
+    /// A region that runs, to be ended. One that ended by itself is found here at the latest.
+    async fn take(&self, region: usize) -> anyhow::Result<Running> {
+        let process = self.process(region)?;
+        let running = process.running.lock().await.take();
+        let running = running.with_context(|| format!("{} does not run", process.name))?;
+        if let Some(status) = running.ended() {
+            bail!(
+                "{} ended by itself: {status}\n{}",
+                process.name,
+                tail_of(&process.log)
+            );
+        }
+        Ok(running)
+    }
+
     /// Kills a region.
     ///
     /// # Errors
     /// When it does not run.
     pub async fn kill(&self, region: usize) -> anyhow::Result<()> {
-        let process = self.process(region)?;
-        let running = process.running.lock().await.take();
-        let running = running.with_context(|| format!("{} does not run", process.name))?;
+        let running = self.take(region).await?;
         running.kill().await;
         Ok(())
     }
@@ -218,9 +234,7 @@ impl Processes {
     /// # Errors
     /// When it does not run, or takes too long.
     pub async fn stop(&self, region: usize) -> anyhow::Result<()> {
-        let process = self.process(region)?;
-        let running = process.running.lock().await.take();
-        let running = running.with_context(|| format!("{} does not run", process.name))?;
+        let running = self.take(region).await?;
         running.ask_to_stop();
         running.wait_or_kill(STOP_WITHIN).await
     }

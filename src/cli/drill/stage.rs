@@ -96,15 +96,18 @@ impl Stage {
         let mut asking = callers.start();
         let mut steps = hands.start();
         let both = async {
-            let load = async { while asking.join_next().await.is_some() {} };
+            let load = async {
+                while asking.join_next().await.is_some() {}
+                anyhow::Ok(())
+            };
             let work = async {
                 while let Some(done) = steps.join_next().await {
                     done??;
                 }
                 anyhow::Ok(())
             };
-            let ((), worked) = tokio::join!(load, work);
-            worked
+            // A step that cannot be carried out ends the drill at once: nobody waits for the callers.
+            tokio::try_join!(load, work).map(drop)
         };
         let standing = self.tell_standing(fleet, &callers, &watched);
         let finished = tokio::select! {
@@ -148,7 +151,6 @@ impl Stage {
         let deadline_ms = record.load_ended_ms + self.scenario.settle_ms;
         let regions = self.scenario.regions.len();
         let mut settling = Settling::new(&self.scenario, &record.calls);
-        let mut is_well = false;
         while fleet.now_ms() < deadline_ms {
             if record.converged_ms.is_none() {
                 let asked_ms = fleet.now_ms();
@@ -165,12 +167,9 @@ impl Stage {
                     record.counted = counted;
                 }
             }
-            if !is_well {
-                record.samples.clone_from(&watched.samples.lock());
-                let from_ms = record.steps_ended_ms();
-                let well_from = record.well_from(from_ms, regions);
-                is_well = well_from.is_some_and(|from| fleet.now_ms() >= from + WELL_MS);
-            }
+            record.samples.clone_from(&watched.samples.lock());
+            let well_from = record.well_from(record.steps_ended_ms(), regions);
+            let is_well = well_from.is_some_and(|from| fleet.now_ms() >= from + WELL_MS);
             if is_well && record.converged_ms.is_some() {
                 return;
             }

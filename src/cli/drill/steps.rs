@@ -193,7 +193,7 @@ impl Hands {
                 }
             }
             Action::Drain => {
-                self.fleet.drain(region).await?;
+                self.fleet.drain(region, lasts).await?;
                 tokio::time::sleep(lasts).await;
                 self.fleet.resume(region).await?;
             }

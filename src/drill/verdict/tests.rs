@@ -382,6 +382,15 @@ fn a_leader_that_comes_late_or_never_is_seen() {
     };
     assert_fails(18, |record| leads_from(record, 8_500));
     assert_fails(18, |record| leads_from(record, 30_000));
+    // The lead is taken once more, and nobody takes it.
+    let mut record = good();
+    record.steps.push(Done {
+        step: 0,
+        region: 1,
+        began_ms: 10_000,
+        ended_ms: Some(11_000),
+    });
+    assert!(failed(&record).contains(&18));
     // The killed region did not lead: there is nothing to judge by.
     let mut record = good();
     record.steps[0].region = 2;
