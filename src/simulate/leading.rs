@@ -1,6 +1,7 @@
 //! The region that leads: its clock, whom it grants, what it charges, as `region::leading` does it.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
@@ -41,7 +42,7 @@ const MAJORITY_SURE: Span = Span::from_ms(1_500);
 /// A leader hands over when its clock was far from the others' in so many surveys running.
 const OFF_SURVEYS: u32 = 3;
 /// After a hand-over the leader waits for so many surveys before it tries another.
-const PAUSE_SURVEYS: u32 = 60;
+const PAUSE_SURVEYS: u32 = 10;
 /// How long a hand-over may take; proposals wait meanwhile.
 const HAND_OVER_WITHIN: Span = Span::from_ms(2_000);
 const HAND_OVER_STEP: Span = Span::from_ms(20);
@@ -403,10 +404,12 @@ impl Process {
             let is_off = leading.log_time.off_median(reading) > OFF_MEDIAN_MAX;
             leading.off_for = if is_off { leading.off_for + 1 } else { 0 };
             leading.pause = leading.pause.saturating_sub(1);
-            leading.off_for >= OFF_SURVEYS && leading.pause == 0
+            let is_due = leading.off_for >= OFF_SURVEYS && leading.pause == 0;
+            let near = leading.log_time.near_median(reading.boot).cloned();
+            is_due.then(|| near.collect::<BTreeSet<RegionName>>())
         });
-        if off == Some(true)
-            && let Some(to) = self.caught_up(context)
+        if let Some(near) = off.flatten()
+            && let Some(to) = self.caught_up(context, |region| near.contains(region))
         {
             if let Some(leading) = &mut self.leading {
                 leading.pause = PAUSE_SURVEYS;

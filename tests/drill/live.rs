@@ -21,7 +21,7 @@ const SCENARIO: &str = r#"title = "A cut"
 regions = ["us-east-1", "eu-west-1", "ap-south-1"]
 links = { delay = "40ms" }
 duration = "9s"
-steps = [ { at = "2s", do = "kill", on = "follower", for = "3s" } ]
+steps = [ { at = "2s", do = "kill", on = "follower", for = "3s" }, { at = "2s", do = "drain", on = "leader", for = "3s" } ]
 expect = [
   { that = "never-exceeded", limit = "exports" },
   { that = "detected", within = "3s" },
@@ -113,6 +113,10 @@ async fn walk(directory: &Path) {
         "{plan}"
     );
     assert!(plan.contains("line 5: kill becomes a cut"), "{plan}");
+    assert!(
+        plan.contains("The cluster is well: the drill would begin."),
+        "{plan}"
+    );
     assert_eq!(faults(&cluster).await, 0);
 
     // Nobody can be asked.
@@ -141,7 +145,9 @@ async fn walk(directory: &Path) {
     assert!(!left.contains("drill-"), "{left}");
 
     killed_half_way(&cluster, &scenario, &file).await;
-    broken_off(&cluster, &scenario, &file).await;
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::HUP] {
+        broken_off(&cluster, &scenario, &file, signal).await;
+    }
 
     // A cluster that is not healthy is left alone.
     cluster.regions[2].kill().await;
@@ -157,6 +163,44 @@ async fn walk(directory: &Path) {
         "{}",
         told(&output)
     );
+    let output = ran(&["run", &scenario, "--cluster", &file, "--dry-run"]).await;
+    assert!(
+        said(&output).contains("The drill would not begin: the cluster is not healthy"),
+        "{}",
+        said(&output)
+    );
+    without_majority(&cluster).await;
+}
+
+/// One region is left of three: it does not say that anybody leads.
+async fn without_majority(cluster: &Cluster) {
+    cluster.regions[1].kill().await;
+    let server = cluster.regions[0].address(1).to_string();
+    let leader = |what: [&str; 2]| {
+        let mut command = highwater();
+        command.args(["leader", what[0]]);
+        command.args(Some(what[1]).filter(|region| !region.is_empty()));
+        command
+            .args(["--server", &server])
+            .env("HIGHWATER_TOKEN", "dev");
+        command.output().expect("it runs")
+    };
+    let deadline = cluster.clock.now() + 15_000;
+    loop {
+        let shown = leader(["show", ""]);
+        if shown.status.code() == Some(1) {
+            break;
+        }
+        assert!(
+            cluster.clock.now() < deadline,
+            "{}{}",
+            said(&shown),
+            told(&shown)
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let moved = leader(["transfer", "us-east-1"]);
+    assert!(!moved.status.success(), "{}", said(&moved));
 }
 
 /// Starts a drill and waits until its fault runs.
@@ -168,7 +212,7 @@ async fn started(cluster: &Cluster, scenario: &str, file: &str) -> std::process:
         .spawn()
         .expect("it starts");
     let deadline = cluster.clock.now() + 20_000;
-    while faults(cluster).await == 0 {
+    while faults(cluster).await == 0 || !draining(cluster).await {
         let ended = child.try_wait().expect("the child is ours");
         assert!(
             ended.is_none() && cluster.clock.now() < deadline,
@@ -179,35 +223,62 @@ async fn started(cluster: &Cluster, scenario: &str, file: &str) -> std::process:
     child
 }
 
-/// The operator's terminal is lost: the fault ends by itself.
+async fn draining(cluster: &Cluster) -> bool {
+    let mut any = false;
+    for region in &cluster.regions {
+        let status = region
+            .admin(Method::GET, "/admin/v1/cluster", &Value::Null)
+            .await;
+        any |= status.expect("an answer").body["draining"] == true;
+    }
+    any
+}
+
+/// The drill is killed: what it did ends by itself, and what it made keeps others off until it is removed.
 async fn killed_half_way(cluster: &Cluster, scenario: &str, file: &str) {
     let mut child = started(cluster, scenario, file).await;
     child.kill().expect("the child is ours");
     child.wait().expect("the child is ours");
     let deadline = cluster.clock.now() + 10_000;
-    while faults(cluster).await > 0 {
+    while faults(cluster).await > 0 || draining(cluster).await {
         assert!(cluster.clock.now() < deadline, "the fault does not end");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     cluster.wait_whole(Duration::from_secs(30)).await;
+    let output = ran(&["run", scenario, "--cluster", file, "--yes"]).await;
+    assert_eq!(output.status.code(), Some(2));
+    let why = told(&output);
+    let tenant = why.split("highwater tenants delete ").nth(1);
+    let tenant = tenant.and_then(|rest| rest.split_whitespace().next());
+    let path = format!("/admin/v1/tenants/{}", tenant.expect("a command"));
+    let deleted = cluster.regions[0].admin(Method::DELETE, &path, &Value::Null);
+    assert!(deleted.await.expect("an answer").is_success(), "{why}");
 }
 
-/// Ctrl-C lifts the fault at once.
-async fn broken_off(cluster: &Cluster, scenario: &str, file: &str) {
+/// Ctrl-C, and a lost terminal, lift the faults at once.
+async fn broken_off(
+    cluster: &Cluster,
+    scenario: &str,
+    file: &str,
+    signal: rustix::process::Signal,
+) {
     let child = started(cluster, scenario, file).await;
     let id = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(id, rustix::process::Signal::INT).expect("the child is ours");
+    rustix::process::kill_process(id, signal).expect("the child is ours");
     let output = tokio::task::spawn_blocking(move || child.wait_with_output())
         .await
         .expect("it ends")
         .expect("its output");
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        told(&output).contains("1 faults and drains were lifted"),
+        told(&output).contains("2 faults and drains were lifted"),
         "{}",
         told(&output)
     );
     assert_eq!(faults(cluster).await, 0);
+    assert!(!draining(cluster).await);
+    let left = tenants(cluster).await;
+    assert!(!left.contains("drill-"), "{left}");
     cluster.wait_whole(Duration::from_secs(30)).await;
 }
 

@@ -1,5 +1,6 @@
 //! A process that was asked to end.
 
+use crate::domain::name::RegionName;
 use crate::grants::account::Account;
 use crate::simulate::log;
 
@@ -24,7 +25,7 @@ impl Process {
                 let is_late =
                     context.at.boot.minus(since) > SUCCESSOR_WITHIN.plus(SUCCESSOR_WITHIN);
                 if leads && !is_late {
-                    if let Some(to) = self.caught_up(context) {
+                    if let Some(to) = self.caught_up(context, |_| true) {
                         self.hand_over(context, to);
                     }
                     context.later(PULSE, Event::Leaving);
@@ -49,11 +50,16 @@ impl Process {
         }
     }
 
-    /// A member that is linked and has everything.
-    pub(in crate::simulate) fn caught_up(&self, context: &Context<'_>) -> Option<usize> {
+    /// A member of those wanted that is linked and has everything.
+    pub(in crate::simulate) fn caught_up(
+        &self,
+        context: &Context<'_>,
+        is_wanted: impl Fn(&RegionName) -> bool,
+    ) -> Option<usize> {
         let log = self.log.as_ref()?;
         (0..self.names.len()).find(|region| {
             *region != self.index
+                && self.names.get(*region).is_some_and(&is_wanted)
                 && self.is_linked(*region)
                 && log.is_caught_up(&context.disk.log, *region)
         })
