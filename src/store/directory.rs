@@ -158,9 +158,8 @@ pub(super) fn refuse_occupied(dir: &Path) -> Result<(), OpenError> {
     refuse_foreign(dir)?;
     for schema in [&LOG, &COUNTERS] {
         if exists(&dir.join(schema.file))? {
-            return Err(OpenError::Foreign {
+            return Err(OpenError::Occupied {
                 dir: dir.to_owned(),
-                found: schema.file.to_owned(),
             });
         }
     }

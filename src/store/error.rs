@@ -94,6 +94,16 @@ pub enum OpenError {
         /// The directory.
         dir: PathBuf,
     },
+    /// The directory holds a region's data, and a backup is to go into it.
+    #[error(
+        "{} holds a region's data; a backup goes into an empty directory: end the region if it runs, move the directory \
+         away, and restore again",
+        dir.display()
+    )]
+    Occupied {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// The directory holds something else.
     #[error(
         "{} holds {found:?} and no Highwater data; give an empty directory or the right one",

@@ -42,6 +42,7 @@ use crate::drill::scenario::VIRTUAL_MS_MAX;
 use crate::drill::scenario::step::seconds;
 use crate::drill::shipped;
 use crate::drill::shipped::SHIPPED;
+use crate::drill::verdict;
 use crate::region::clock::Clock;
 use crate::region::entropy;
 use crate::simulate;
@@ -363,8 +364,9 @@ fn plan(scenario: &Scenario, live: Option<&Live>, is_virtual: bool) -> String {
         }
     }
     text.push_str("\nExpected:\n");
-    for expectation in &scenario.expectations {
-        text.push_str(&format!("  {}\n", expectation.describe(scenario)));
+    // What nothing is held against says what is wanted.
+    for finding in verdict::judge(scenario, &Record::default()) {
+        text.push_str(&format!("  {}: {}\n", finding.expectation, finding.wanted));
     }
     text
 }
@@ -507,7 +509,7 @@ fn tell(report: &Report, format: OutputFormat) -> anyhow::Result<()> {
         return Ok(output::show(format, &serde_json::to_value(report)?)?);
     }
     let header = ["", "LINE", "EXPECTED", "WANTED", "FOUND", ""].map(str::to_owned);
-    let line = |finding: &crate::drill::verdict::Finding| {
+    let line = |finding: &verdict::Finding| {
         vec![
             if finding.is_met { "yes" } else { "NO" }.to_owned(),
             finding.line.to_string(),
