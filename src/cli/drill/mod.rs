@@ -278,12 +278,12 @@ fn conclude(
     for path in &args.report {
         write_report(&report, path)?;
     }
-    tell(&report, format)?;
-    Ok(if report.is_passed {
+    let outcome = if report.is_passed {
         Outcome::Done
     } else {
         Outcome::No
-    })
+    };
+    super::told(tell(&report, format), outcome)
 }
 
 /// What would be done, in words.
