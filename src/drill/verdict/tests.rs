@@ -31,7 +31,7 @@ expect = [
   { that = "undershoot", limit = "g", at_most = 20 },
   { that = "answered", limit = "g", at_least = 100 },
   { that = "allowed", limit = "once", at_least = 100 },
-  { that = "unavailable", limit = "once", at_most = 0 },
+  { that = "unavailable", limit = "g", at_most = 0 },
   { that = "degraded", limit = "g", at_most = 0 },
   { that = "latency", limit = "g", within = "50ms" },
   { that = "new-leader", within = "4s" },
@@ -158,7 +158,18 @@ fn good() -> Record {
         calls.push(call(1, sent_ms, Answer::Allowed(said(day))));
         calls.push(call(2, sent_ms, Answer::Allowed(said(window(second)))));
         calls.push(call(3, sent_ms, Answer::Allowed(said(None))));
+        let refused = Answer::Refused(said(window(second)));
+        calls.push(call(2, sent_ms + 500, refused));
     }
+    // There is more demand than there are units.
+    for second in [9, 19] {
+        calls.push(call(
+            0,
+            second * 1_000,
+            Answer::Refused(said(window(second))),
+        ));
+    }
+    calls.push(call(3, 15_500, Answer::Refused(said(None))));
     let mut second_window = counted(3, 10);
     second_window.window_start_ms += 10_000;
     Record {
@@ -219,6 +230,16 @@ fn a_strict_window_that_admitted_one_more_is_seen() {
         record.counted[1] = counted(3, 11);
     };
     assert_fails(8, |record| one_more(record, false));
+    // Whatever epoch a leader says it is: no drill resets a counter.
+    assert_fails(8, |record| {
+        let other_epoch = Said {
+            epoch: 4,
+            ..said(Some(BEGAN))
+        };
+        let more = call(0, 5_000, Answer::Allowed(other_epoch));
+        record.calls.push(more);
+        record.counted[1] = counted(3, 11);
+    });
     // The failure policy says so in its answers.
     let mut record = good();
     one_more(&mut record, true);
@@ -228,6 +249,95 @@ fn a_strict_window_that_admitted_one_more_is_seen() {
             .note
             .contains("1 units by the failure policy")
     );
+}
+
+/// A limit that admits everything would not be told from one that counts.
+#[test]
+fn a_limit_that_was_never_full_proves_nothing() {
+    assert_fails(8, |record| {
+        let is_refused = |call: &Call| matches!(call.answer, Answer::Refused(_));
+        record
+            .calls
+            .retain(|call| call.load != 0 || !is_refused(call));
+    });
+    assert_fails(22, |record| {
+        let is_refused = |call: &Call| matches!(call.answer, Answer::Refused(_));
+        record
+            .calls
+            .retain(|call| call.load != 3 || !is_refused(call));
+    });
+    // Neither does one that the failure policy decided alone.
+    for (load, line) in [(0, 8), (3, 22)] {
+        let mut record = good();
+        for call in record.calls.iter_mut().filter(|call| call.load == load) {
+            if let Answer::Allowed(said) = &mut call.answer {
+                said.decided_by = "fallback".to_owned();
+            }
+        }
+        let findings = judged(&record);
+        let finding = findings.iter().find(|finding| finding.line == line);
+        let finding = finding.expect("a finding");
+        assert_eq!(
+            (finding.is_met, finding.found.as_str()),
+            (false, "nothing to judge by")
+        );
+        assert!(
+            finding.note.contains("20 units were let through"),
+            "{}",
+            finding.note
+        );
+    }
+}
+
+#[test]
+fn overshoot_that_nobody_asked_for_proves_nothing() {
+    let is_refused = |call: &Call| matches!(call.answer, Answer::Refused(_));
+    assert_fails(11, |record| {
+        record
+            .calls
+            .retain(|call| call.load != 2 || !is_refused(call));
+    });
+}
+
+/// A bound that is wider because the drill stood still says so.
+#[test]
+fn a_bound_that_is_wider_for_a_stall_is_told() {
+    let overshoot = |stall_ms_max: u64| {
+        let mut record = good();
+        record.stall_ms_max = stall_ms_max;
+        for number in 0..6 {
+            let refused = Answer::Refused(said(Some(BEGAN + 10_000)));
+            record.calls.push(call(2, 19_100 + number * 100, refused));
+        }
+        judged(&record)[3].clone()
+    };
+    let calm = overshoot(super::STALL_MS - 1);
+    assert!(
+        calm.is_met && !calm.note.contains("stood still"),
+        "{calm:#?}"
+    );
+    let stalled = overshoot(super::STALL_MS);
+    assert!(
+        stalled
+            .note
+            .ends_with("; the drill stood still for 0.1 s, and the bound is wider for it"),
+        "{stalled:#?}"
+    );
+}
+
+#[test]
+fn amounts_that_are_very_large_are_no_panic() {
+    let huge: u64 = 9_007_199_254_740_991;
+    let text = TEXT
+        .replace(
+            "capacity = 5, refill = 1",
+            &format!("capacity = {huge}, refill = {huge}"),
+        )
+        .replace("quota = 10,", &format!("quota = {huge},"));
+    let scenario = Scenario::parse("t", &text).expect("a scenario");
+    let findings = judge(&scenario, &good());
+    assert!(!findings[0].is_met && findings[14].is_met);
+    let _ = report::report(&scenario, &good(), Stage::Simulation, 1);
 }
 
 #[test]
@@ -260,6 +370,16 @@ fn a_double_charge_and_a_forgotten_one_are_seen() {
 fn regions_that_count_differently_are_seen() {
     assert_fails(10, |record| record.counted[1].used[2] = Some(9));
     assert_fails(10, |record| record.counted[2].used[0] = None);
+    // What was told in another epoch is forgotten.
+    assert_fails(10, |record| {
+        let of_first = |call: &&mut Call| call.load == 0 && call.sent_ms < 5_000;
+        for call in record.calls.iter_mut().filter(of_first) {
+            if let Answer::Allowed(said) = &mut call.answer {
+                said.epoch = 2;
+            }
+        }
+        record.counted[1] = counted(3, 5);
+    });
     // A lost grant: what callers were told is missing, unless an ended process took it with it.
     assert_fails(10, |record| record.counted[1] = counted(3, 9));
     let mut record = good();
@@ -289,7 +409,7 @@ fn overshoot_beyond_what_is_stated_is_seen() {
     assert_eq!(failed(&record), NONE);
     assert_fails(11, |record| {
         for at in [1_100, 3_300, 5_500, 7_700] {
-            more(record, 0, at, 2);
+            more(record, 0, at, 3);
         }
     });
 }
@@ -300,6 +420,7 @@ fn units_that_could_not_be_used_are_seen() {
         let window = Some(BEGAN + 10_000);
         let of_window = |call: &&mut Call| {
             call.load == 2
+                && matches!(call.answer, Answer::Allowed(_))
                 && call
                     .answer
                     .said()
@@ -309,6 +430,22 @@ fn units_that_could_not_be_used_are_seen() {
             call.answer = Answer::Refused(said(window));
         }
     });
+}
+
+/// Nobody got an answer in the second window: its quota was asked for, and nothing of it was used.
+#[test]
+fn units_that_nobody_could_ask_for_are_seen() {
+    let mut record = good();
+    for call in record.calls.iter_mut().filter(|call| call.load == 2) {
+        if call.sent_ms >= 10_000 {
+            call.answer = Answer::Unavailable {
+                may_be_charged: false,
+            };
+        }
+    }
+    let findings = judged(&record);
+    assert!(!findings[4].is_met);
+    assert_eq!(findings[4].found, "100 % (10 of 10 units)");
 }
 
 #[test]
@@ -335,8 +472,8 @@ fn missing_and_wrong_answers_are_seen() {
     let unavailable = Answer::Unavailable {
         may_be_charged: false,
     };
-    record.calls.push(call(1, 7_000, unavailable));
-    assert_eq!(failed(&record), [14, 15]);
+    record.calls.push(call(2, 7_000, unavailable));
+    assert_eq!(failed(&record), [13, 15]);
     assert_fails(16, |record| {
         let mut degraded = said(Some(BEGAN));
         degraded.is_degraded = true;
@@ -403,6 +540,39 @@ fn a_failure_that_nobody_notices_is_seen() {
     };
     assert_fails(19, |record| is_linked_until(record, 5_500));
     assert_fails(19, |record| is_linked_until(record, 30_000));
+}
+
+/// A link that was down before does not show how soon one notices.
+#[test]
+fn a_link_that_was_down_already_shows_nothing() {
+    let is_unlinked_before = |record: &mut Record, regions: &[usize]| {
+        for sample in &mut record.samples {
+            if let Some(seen) = &mut sample.seen
+                && (3_500..=4_000).contains(&sample.at_ms)
+                && regions.contains(&sample.region)
+            {
+                seen.links.retain(|linked| *linked != 0);
+            }
+        }
+    };
+    let mut record = good();
+    is_unlinked_before(&mut record, &[1, 2]);
+    let findings = judged(&record);
+    assert!(!findings[11].is_met);
+    assert_eq!(findings[11].found, "nothing to judge by");
+    // One region had its link, and was late; that of the other does not count.
+    let mut record = good();
+    for sample in &mut record.samples {
+        if let Some(seen) = &mut sample.seen
+            && sample.at_ms == 4_000
+            && sample.region != 0
+        {
+            seen.links.push(0);
+        }
+    }
+    is_unlinked_before(&mut record, &[2]);
+    assert_eq!(failed(&record), NONE);
+    assert_eq!(judged(&record)[11].found, "0.5 s");
 }
 
 #[test]
@@ -497,6 +667,39 @@ fn the_page_shows_what_the_report_holds() {
         }
     }
     assert!(page.contains("14 of 15 expectations met"));
+    for word in [
+        "full",
+        "told",
+        "in doubt",
+        "held",
+        "stranded",
+        "by policy",
+        "degraded",
+        "without a right answer",
+        "nothing to judge by",
+    ] {
+        assert!(page.contains(&format!("<dt>{word}</dt>")), "{word}");
+    }
+    // Buckets have no windows, and a table of their own.
+    let buckets = &report.figures.buckets;
+    assert_eq!(buckets.len(), 1);
+    let drips = &buckets[0];
+    assert_eq!(
+        (drips.limit.as_str(), drips.mode.as_str()),
+        ("drips", "strict")
+    );
+    assert_eq!((drips.capacity, drips.refill, drips.per_ms), (5, 1, 1_000));
+    assert_eq!((drips.buckets, drips.allowed, drips.refused), (1, 20, 1));
+    assert_eq!((drips.over_most, drips.by_policy), (Some(0), 0));
+    assert!(page.contains(
+        "<td>drips</td><td>strict</td><td class=\"n\">5</td><td class=\"n\">1 in 1 s</td>"
+    ));
+    // The same line is drawn as the one by which bounds are wider.
+    for (stall_ms_max, is_told) in [(super::STALL_MS - 1, false), (super::STALL_MS, true)] {
+        record.stall_ms_max = stall_ms_max;
+        let report = report::report(&scenario(), &record, Stage::Processes, 7);
+        assert_eq!(page::page(&report).contains("stood still for"), is_told);
+    }
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("<script"));
     let written = serde_json::to_string(&report).expect("JSON");
     let read: report::Report = serde_json::from_str(&written).expect("the same");
