@@ -17,6 +17,7 @@ use crate::domain::name::LimitName;
 use crate::domain::name::RegionName;
 use crate::domain::time::Span;
 
+use super::COST_MAX;
 use super::DrillLimit;
 use super::FAULT_MS_MAX;
 use super::Link;
@@ -127,30 +128,40 @@ const TIMES: [&str; 12] = [
 /// What was wrong with a value, by its field and by what is written instead, when it has the wrong kind.
 fn in_words(text: &str, span: Option<Range<usize>>, message: String) -> String {
     let Some(span) = span else { return message };
-    let Some(expected) = message.rsplit("expected ").next() else {
-        return message;
-    };
-    if !message.starts_with("invalid type") && !message.starts_with("invalid value") {
-        return message;
-    }
+    let expected = message.rsplit("expected ").next().unwrap_or_default();
+    let is_of_kind = ["invalid type", "invalid value", "data did not match"]
+        .iter()
+        .any(|kind| message.starts_with(kind));
     let before = text.get(..span.start).unwrap_or_default().trim_end();
     let field = before.strip_suffix('=').map_or("", str::trim_end);
-    let word = |byte: char| byte.is_ascii_alphanumeric() || byte == '_' || byte == '-';
-    let field = &field[field.trim_end_matches(word).len()..];
-    let value = text.get(span).unwrap_or_default().trim();
-    let is_number = value.parse::<f64>().is_ok();
-    match expected {
-        _ if field.is_empty() => message,
-        "a string" if is_number && TIMES.contains(&field) => {
-            format!("{field}: write a time with its unit, as in \"{value}s\"")
-        }
-        "a string" => format!("{field}: write it in quotes, as in \"…\""),
-        "u64" | "u32" | "u8" if is_number => {
-            format!("{field}: {value} is not a whole number from 0 on")
-        }
-        "i64" if is_number => format!("{field}: {value} is not a whole number"),
-        _ => message,
+    let is_of_word = |one: char| one.is_ascii_alphanumeric() || one == '_' || one == '-';
+    let start = field.trim_end_matches(is_of_word).len();
+    let field = field.get(start..).unwrap_or_default();
+    if !is_of_kind || field.is_empty() {
+        return message;
     }
+    let value = text.get(span).unwrap_or_default().trim();
+    let number = value.replace('_', "").parse::<f64>().ok();
+    let told = match (expected, number) {
+        ("a string", Some(_)) if TIMES.contains(&field) => {
+            format!("write a time with its unit, as in \"{value}s\"")
+        }
+        ("a string", _) => "write it in quotes, as in \"…\"".to_owned(),
+        ("u64" | "u32" | "u8", Some(number)) if number < 0.0 || number.fract() != 0.0 => {
+            format!("{value} is not a whole number from 0 on")
+        }
+        ("i64", Some(number)) if number.fract() != 0.0 => {
+            format!("{value} is not a whole number")
+        }
+        ("u64" | "u32" | "u8" | "i64", Some(_)) => format!("{value} is too large"),
+        ("u64" | "u32" | "u8" | "i64" | "f64", None) => "write a number, without quotes".to_owned(),
+        ("a sequence", _) => "write a list, as in [ … ]".to_owned(),
+        ("a boolean", _) => "write true or false".to_owned(),
+        // One number or two.
+        _ if field == "cost" => format!("one number from 1 to {COST_MAX}, or two, from and to"),
+        _ => return message,
+    };
+    format!("{field}: {told}")
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

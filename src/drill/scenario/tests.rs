@@ -73,7 +73,7 @@ const STEP: &str = r#"{ at = "2s", do = "kill", on = "b", for = "5s" },"#;
 const EXPECT: &str = r#"{ that = "answered", at_least = 50 },"#;
 
 /// What is changed in the good one, into what, and the line and a part of the message that tell it.
-const WRONG: [(&str, &str, usize, &str); 47] = [
+const WRONG: [(&str, &str, usize, &str); 53] = [
     ("title = \"t\"", "titel = \"t\"", 1, "unknown field `titel`"),
     ("\"20s\"", "\"20\"", 3, "is not a duration"),
     ("\"20s\"", "\"61m\"", 3, "give 1s to 1h"),
@@ -135,6 +135,37 @@ const WRONG: [(&str, &str, usize, &str); 47] = [
         "rate = 2.5",
         17,
         "rate: 2.5 is not a whole number",
+    ),
+    (
+        "rate = 5",
+        "rate = \"5\"",
+        17,
+        "rate: write a number, without quotes",
+    ),
+    (
+        "rate = 5",
+        "rate = 5\nkeys = 5_000_000_000",
+        18,
+        "keys: 5_000_000_000 is too large",
+    ),
+    (
+        "rate = 5",
+        "rate = 5\nidempotent = 1",
+        18,
+        "idempotent: write true or false",
+    ),
+    (
+        "rate = 5",
+        "rate = 5\ncost = [1, -2]",
+        18,
+        "cost: one number from 1 to 1000000, or two",
+    ),
+    ("[\"a\", \"b\", \"c\"]", "\"a\"", 2, "regions: write a list"),
+    (
+        "window = \"2s\", mode = \"strict\"",
+        "window = 2, mode = \"strict\"",
+        11,
+        "window: write a time with its unit, as in \"2s\"",
     ),
     (
         "at = \"2s\"",
