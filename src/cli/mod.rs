@@ -171,6 +171,14 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The outcome of a command that has written what it found. That nobody read on makes it no other one.
+fn told(written: anyhow::Result<()>, outcome: Outcome) -> anyhow::Result<Outcome> {
+    match written {
+        Err(error) if !is_broken_pipe(&error) => Err(error),
+        _ => Ok(outcome),
+    }
+}
+
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<std::io::Error>();
     io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)

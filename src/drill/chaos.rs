@@ -53,7 +53,7 @@ cost  = [1, 2]
 
 [[load]]
 limit = "drips"
-rate  = 2
+rate  = 4
 
 [[load]]
 limit      = "invoices"
@@ -63,7 +63,7 @@ idempotent = true
 
 [[load]]
 limit = "bursts"
-rate  = 8
+rate  = 24
 
 [[load]]
 limit = "api"

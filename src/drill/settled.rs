@@ -11,8 +11,10 @@ use super::record::Counted;
 use super::scenario::DrillLimit;
 use super::scenario::Scenario;
 
-/// Strict windows of one limit that are compared: the newest ones.
-const WINDOWS_MAX: usize = 60;
+/// Starts of windows of one limit that are compared, of all its keys: the newest ones.
+const STARTS_MAX: usize = 60;
+/// Windows of one limit that are compared. More would take longer to ask for than a drill waits.
+const WINDOWS_MAX: usize = 10_000;
 
 /// A window of a counter: tenant, key, epoch, start.
 pub type Window = (String, u32, u64, i64);
@@ -41,13 +43,42 @@ pub fn used_windows(scenario: &Scenario, calls: &[Call], limit: usize) -> BTreeM
     used
 }
 
-/// The windows of a strict limit that are compared: the newest that callers were allowed something in.
+/// The windows of a strict limit that are compared: of the newest starts at which callers were allowed something.
 pub fn strict_windows(scenario: &Scenario, calls: &[Call], limit: usize) -> Vec<Window> {
     let used = used_windows(scenario, calls, limit);
+    let starts: BTreeSet<i64> = used.keys().map(|(.., start)| *start).collect();
+    let first = starts.iter().rev().take(STARTS_MAX).next_back().copied();
     let mut windows: Vec<Window> = used.into_keys().collect();
+    windows.retain(|(.., start)| Some(*start) >= first);
     windows.sort_by_key(|(.., start)| std::cmp::Reverse(*start));
     windows.truncate(WINDOWS_MAX);
     windows
+}
+
+/// Windows of a strict limit in which callers were allowed something, and which are not compared.
+pub fn left_out(scenario: &Scenario, calls: &[Call], limit: usize) -> usize {
+    let mode = scenario.limits.get(limit).map(DrillLimit::mode);
+    if mode != Some(Mode::Strict) {
+        return 0;
+    }
+    let used = used_windows(scenario, calls, limit).len();
+    used - strict_windows(scenario, calls, limit).len()
+}
+
+/// Epoch, window and units as a region tells them of a counter; `None`: it does not.
+pub type Told = Option<(u64, i64, u64)>;
+
+/// What regions tell of one counter as of one window: epoch, start, and units by region, absent where a region tells
+/// nothing or of another window. The window is that of the first region that tells one; when none does nothing is told of
+/// window 0, so that the counter is not taken for one on which all agree.
+pub fn one_window(told: &[Told]) -> (u64, i64, Vec<Option<u64>>) {
+    let first = told.iter().flatten().next();
+    let (epoch, start, _) = first.copied().unwrap_or_default();
+    let of_window = |told: &Told| {
+        let (its_epoch, its_start, used) = (*told)?;
+        ((its_epoch, its_start) == (epoch, start)).then_some(used)
+    };
+    (epoch, start, told.iter().map(of_window).collect())
 }
 
 /// The counters of a limit that callers asked for: tenant and key.
@@ -241,6 +272,52 @@ rate  = 1
             let alike = counted(&scenario, limit, [Some(5), Some(5)]);
             assert_eq!(settling.compare(30, &scenario, &alike), Ok(30));
         }
+    }
+
+    /// Calls that were allowed a unit each: of this key, in the window that began then.
+    fn allowed(limit: usize, windows: impl Iterator<Item = (u32, i64)>) -> Vec<Call> {
+        let call = |(key, start): (u32, i64)| Call {
+            load: limit,
+            home: 0,
+            region: 0,
+            key,
+            cost: 1,
+            sent_ms: 0,
+            heard_ms: 1,
+            tries: 1,
+            answer: Answer::Allowed(Said {
+                window_start_ms: Some(start),
+                ..Said::default()
+            }),
+        };
+        windows.map(call).collect()
+    }
+
+    #[test]
+    fn all_keys_of_the_newest_windows_are_compared() {
+        let scenario = Scenario::parse("two", SCENARIO).expect("a scenario");
+        let keys = allowed(1, (0..500).map(|key| (key, 0)));
+        assert_eq!(strict_windows(&scenario, &keys, 1).len(), 500);
+        assert_eq!(left_out(&scenario, &keys, 1), 0);
+        let both = (0..70).flat_map(|start| [(0, start), (1, start)]);
+        let many = allowed(1, both);
+        let compared = strict_windows(&scenario, &many, 1);
+        assert_eq!(compared.len(), 2 * STARTS_MAX);
+        assert!(compared.iter().all(|(.., start)| *start >= 10));
+        assert_eq!(left_out(&scenario, &many, 1), 20);
+        let keys = u32::try_from(WINDOWS_MAX + 5).expect("small");
+        let huge = allowed(1, (0..keys).map(|key| (key, 0)));
+        assert_eq!(strict_windows(&scenario, &huge, 1).len(), WINDOWS_MAX);
+        assert_eq!(left_out(&scenario, &huge, 1), 5);
+    }
+
+    #[test]
+    fn a_region_that_tells_no_window_does_not_agree() {
+        let told = [Some((1, 60, 5)), Some((1, 60, 6)), Some((1, 0, 5))];
+        assert_eq!(one_window(&told), (1, 60, vec![Some(5), Some(6), None]));
+        let silent = [None, Some((1, 60, 5)), Some((1, 60, 5))];
+        assert_eq!(one_window(&silent), (1, 60, vec![None, Some(5), Some(5)]));
+        assert_eq!(one_window(&[None, None]), (0, 0, vec![None, None]));
     }
 
     /// Each region lacks what another admitted last: they count alike by chance.

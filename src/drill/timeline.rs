@@ -172,7 +172,10 @@ fn curves_of(
     }
     Curves {
         region: name.to_owned(),
-        units_per_s: units.iter().map(|units| units * 1_000 / step_ms).collect(),
+        units_per_s: units
+            .iter()
+            .map(|units| units.saturating_mul(1_000) / step_ms)
+            .collect(),
         answered: calls
             .iter()
             .map(|(all, decided)| (*all > 0).then(|| share_of(*decided, *all)))

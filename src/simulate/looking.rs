@@ -9,6 +9,7 @@ use crate::drill::record::Seen;
 use crate::drill::scenario::DrillLimit;
 use crate::drill::settled;
 use crate::drill::settled::Settling;
+use crate::drill::settled::Told;
 use crate::ledger::check::Item;
 
 use super::founding::tenant;
@@ -164,7 +165,7 @@ impl World<'_> {
         for (word, key) in self.counters.get(at).into_iter().flatten() {
             let (word, key) = (word.as_str(), *key);
             let (tenant, name) = (tenant(word), name_of(has_key, key));
-            let told: Vec<Option<(u64, i64, u64)>> = self
+            let told: Vec<Told> = self
                 .places
                 .iter()
                 .map(|place| {
@@ -172,20 +173,14 @@ impl World<'_> {
                     used(place.process.as_ref()?, &tenant, limit, &name, now)
                 })
                 .collect();
-            let Some((epoch, window_start_ms, _)) = told.first().copied().flatten() else {
-                continue;
-            };
-            let used = told.into_iter().map(|told| {
-                let (one, start, used) = told?;
-                ((one, start) == (epoch, window_start_ms)).then_some(used)
-            });
+            let (epoch, window_start_ms, used) = settled::one_window(&told);
             all.push(Counted {
                 limit: at,
                 tenant: word.to_owned(),
                 key,
                 epoch,
                 window_start_ms,
-                used: used.collect(),
+                used,
                 stranded: 0,
                 held: 0,
             });

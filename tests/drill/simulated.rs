@@ -4,6 +4,7 @@
 //! a seed that fails is `highwater drill run NAME --simulate --seed N`, and is kept in [`FOUND`].
 
 use std::ops::RangeInclusive;
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
@@ -18,8 +19,10 @@ use highwater::simulate;
 use serde_json::Value;
 
 use crate::command::drill;
+use crate::command::highwater;
 use crate::command::said;
 use crate::command::told;
+use crate::command::write;
 
 /// Seeds that found something, by drill.
 const FOUND: [(&str, u64); 8] = [
@@ -122,6 +125,35 @@ fn simulated_chaos_passes() {
         runs.len(),
         faults.join("\n")
     );
+}
+
+/// Nobody notices within a millisecond that a region has gone silent.
+const UNMET: &str = r#"title    = "Seen at once"
+regions  = ["a", "b", "c"]
+links    = { delay = "20ms" }
+duration = "8s"
+steps    = [{ at = "3s", do = "cut", on = "follower", for = "3s" }]
+expect   = [{ that = "detected", within = "1ms" }]
+[limits]
+api = { algorithm = "fixed_window", quota = 1000, window = "1d", mode = "regional" }
+[[load]]
+limit = "api"
+rate  = 1
+"#;
+
+/// As in `highwater drill run x | true`: the verdict is no, whoever reads it.
+#[test]
+fn simulated_drills_that_nobody_reads_still_fail() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = write(directory.path(), "unmet.toml", UNMET);
+    let mut child = highwater()
+        .args(["drill", "run", &file, "--simulate", "--seed", "1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    drop(child.stdout.take());
+    let status = child.wait().expect("ends");
+    assert_eq!(status.code(), Some(1));
 }
 
 /// Byte for byte; and another seed is another run.

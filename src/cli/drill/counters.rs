@@ -13,6 +13,7 @@ use crate::drill::record::Counted;
 use crate::drill::scenario::DrillLimit;
 use crate::drill::scenario::Scenario;
 use crate::drill::settled;
+use crate::drill::settled::Told;
 use crate::drill::settled::key_name;
 
 use super::fleet::Fleet;
@@ -124,27 +125,23 @@ async fn approximate(
             told.push(answer);
         }
         for (number, (word, key)) in some.iter().enumerate() {
-            let results = told
-                .iter()
-                .map(|answer| &answer["results"][number]["results"][0]);
-            let places: Vec<(Option<u64>, Option<i64>)> = results
-                .clone()
-                .map(|result| (result["epoch"].as_u64(), result["window_start_ms"].as_i64()))
-                .collect();
-            let Some(&(Some(epoch), Some(window_start_ms))) = places.first() else {
-                continue;
+            let of_region = |answer: &Value| {
+                let result = &answer["results"][number]["results"][0];
+                Some((
+                    result["epoch"].as_u64()?,
+                    result["window_start_ms"].as_i64()?,
+                    result["used"].as_u64()?,
+                ))
             };
-            let used = results.zip(&places).map(|(result, place)| {
-                let is_it = *place == (Some(epoch), Some(window_start_ms));
-                result["used"].as_u64().filter(|_| is_it)
-            });
+            let told: Vec<Told> = told.iter().map(of_region).collect();
+            let (epoch, window_start_ms, used) = settled::one_window(&told);
             all.push(Counted {
                 limit: at,
                 tenant: (*word).to_owned(),
                 key: *key,
                 epoch,
                 window_start_ms,
-                used: used.collect(),
+                used,
                 stranded: 0,
                 held: 0,
             });

@@ -113,13 +113,16 @@ impl Callers {
         if limit.has_key() {
             body["key"] = key_name(arrival.key).into();
         }
-        let sent_ms = self.fleet.now_ms();
+        // When the call was due: it waited from then on, also for calls before it that had no answer yet.
+        let sent_ms = arrival.at_us / 1_000;
+        let began_ms = self.fleet.now_ms();
+        let has_windows = limit.window().is_some();
         let mut region = self.route(home);
         let mut tries = 1;
         let key = of.is_keyed.then(|| format!("{load}-{home}-{number}"));
         let mut is_in_doubt = false;
         let answer = loop {
-            let answer = self.once(region, key.as_deref(), &body).await;
+            let answer = self.once(region, key.as_deref(), &body, has_windows).await;
             is_in_doubt |= answer.is_in_doubt();
             let is_final = match &answer {
                 Answer::Allowed(_) | Answer::Refused(_) => true,
@@ -127,7 +130,7 @@ impl Callers {
                 Answer::Wrong(status) => *status != 409,
                 Answer::Unavailable { .. } | Answer::Nothing { .. } => false,
             };
-            let is_late = self.fleet.now_ms() > sent_ms + PATIENCE_MS;
+            let is_late = self.fleet.now_ms() > began_ms + PATIENCE_MS;
             if key.is_none() || is_final {
                 break answer;
             }
@@ -155,31 +158,40 @@ impl Callers {
         });
     }
 
-    async fn once(&self, region: usize, key: Option<&str>, body: &Value) -> Answer {
+    async fn once(
+        &self,
+        region: usize,
+        key: Option<&str>,
+        body: &Value,
+        has_windows: bool,
+    ) -> Answer {
         let Some(endpoint) = self.fleet.regions.get(region) else {
             return Answer::Nothing {
                 may_be_charged: false,
             };
         };
         match endpoint.ask("/v1/check", key, body).await {
-            Ok((status, body)) => read(status, &body),
+            Ok((status, body)) => read(status, &body, has_windows),
             Err(may_be_charged) => Answer::Nothing { may_be_charged },
         }
     }
 }
 
-/// An answer as the record keeps it.
-fn read(status: u16, body: &Value) -> Answer {
+/// An answer as the record keeps it. A yes or no whose body says something else, or nothing, is wrong: it would be judged by
+/// no expectation of units. So is one of a limit with windows that does not say of which.
+fn read(status: u16, body: &Value, has_windows: bool) -> Answer {
     let result = &body["results"][0];
-    let said = || Said {
+    let said = Said {
         epoch: result["epoch"].as_u64().unwrap_or(0),
         window_start_ms: result["window_start_ms"].as_i64(),
         decided_by: result["decided_by"].as_str().unwrap_or_default().to_owned(),
         is_degraded: result["degraded"] == true,
     };
+    let is_whole = said.window_start_ms.is_some() || !has_windows;
+    let is_said = |decision: &str| result["decision"] == decision && is_whole;
     match status {
-        200 => Answer::Allowed(said()),
-        429 => Answer::Refused(said()),
+        200 if is_said("allow") => Answer::Allowed(said),
+        429 if is_said("deny") => Answer::Refused(said),
         503 => Answer::Unavailable {
             may_be_charged: result["reason"] == "outcome_unknown"
                 || body["code"] == "outcome_unknown",
@@ -194,15 +206,20 @@ mod tests {
 
     #[test]
     fn answers_are_kept_as_what_they_are() {
-        let body = json!({ "results": [{ "epoch": 3, "window_start_ms": 60_000, "decided_by": "reservation" }] });
+        let body = |decision: &str| {
+            json!({ "results": [{
+                "decision": decision, "epoch": 3, "window_start_ms": 60_000, "decided_by": "reservation",
+            }] })
+        };
         let said = Said {
             epoch: 3,
             window_start_ms: Some(60_000),
             decided_by: "reservation".to_owned(),
             is_degraded: false,
         };
-        assert_eq!(read(200, &body), Answer::Allowed(said.clone()));
-        assert_eq!(read(429, &body), Answer::Refused(said));
+        let read = |status, body: &Value| super::read(status, body, true);
+        assert_eq!(read(200, &body("allow")), Answer::Allowed(said.clone()));
+        assert_eq!(read(429, &body("deny")), Answer::Refused(said));
         let unknown = json!({ "results": [{ "reason": "outcome_unknown" }] });
         assert_eq!(
             read(503, &unknown),
@@ -217,5 +234,68 @@ mod tests {
             }
         );
         assert_eq!(read(404, &Value::Null), Answer::Wrong(404));
+    }
+
+    #[test]
+    fn a_yes_or_no_that_says_something_else_is_wrong() {
+        let body = json!({ "results": [{ "decision": "allow", "window_start_ms": 60_000 }] });
+        assert_eq!(read(429, &body, true), Answer::Wrong(429));
+        for body in [Value::Null, json!({ "results": [] }), json!({ "ok": true })] {
+            assert_eq!(read(200, &body, false), Answer::Wrong(200), "{body}");
+        }
+        let windowless = json!({ "results": [{ "decision": "allow" }] });
+        assert_eq!(read(200, &windowless, true), Answer::Wrong(200));
+        assert!(matches!(
+            read(200, &windowless, false),
+            Answer::Allowed(said) if said.window_start_ms.is_none()
+        ));
+    }
+
+    const CROWD: &str = r#"
+title    = "More calls than may wait"
+regions  = ["a-1"]
+duration = "1s"
+expect   = [{ that = "answered", at_least = 0 }]
+[limits]
+drips = { algorithm = "token_bucket", capacity = 9, refill = 9, per = "1s", mode = "regional" }
+[[load]]
+limit = "drips"
+rate  = 500
+"#;
+
+    /// A region that answers nothing for a while: calls that could not be sent for it were late, and are told as such.
+    #[tokio::test]
+    async fn calls_are_counted_from_when_they_were_due() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let stalls = tokio::spawn(async move {
+            // Connections are taken, and dropped a while after all that may wait do so.
+            let mut taken = Vec::new();
+            while taken.len() < WAITING_MAX {
+                taken.push(listener.accept().await.expect("a connection"));
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        });
+        let token = crate::region::config::secret::Secret::new("t");
+        let endpoint = super::super::fleet::Endpoint::new("a-1", &address, &address, &token);
+        let scenario = Arc::new(Scenario::parse("crowd", CROWD).expect("a scenario"));
+        let watch = crate::region::clock::Clock::real().stopwatch();
+        let fleet = Fleet::new(
+            vec![Arc::new(endpoint.expect("an endpoint"))],
+            watch,
+            "t".to_owned(),
+        );
+        let callers = Callers::new(&scenario, &Arc::new(fleet), 1);
+        let mut running = callers.start();
+        while running.join_next().await.is_some() {}
+        stalls.await.expect("all that may wait did");
+        let calls = callers.calls.lock();
+        assert_eq!(calls.len(), 500);
+        // Two milliseconds apart, as they were due.
+        let mut sent: Vec<u64> = calls.iter().map(|call| call.sent_ms).collect();
+        sent.sort_unstable();
+        assert!(sent.windows(2).all(|two| two[1] - two[0] <= 3), "{sent:?}");
     }
 }

@@ -289,12 +289,12 @@ fn conclude(args: &RunArgs, ran: &Ran, seed: u64, format: OutputFormat) -> anyho
     for path in &args.report {
         write_report(&report, path)?;
     }
-    tell(&report, format)?;
-    Ok(if report.is_passed {
+    let outcome = if report.is_passed {
         Outcome::Done
     } else {
         Outcome::No
-    })
+    };
+    super::told(tell(&report, format), outcome)
 }
 
 /// Whether the drill would begin, in words.

@@ -7,6 +7,7 @@ use crate::drill::scenario::step::seconds;
 use crate::drill::timeline::Bar;
 use crate::drill::timeline::Curves;
 use crate::drill::timeline::ModeCurves;
+use crate::drill::verdict::figures::Buckets;
 use crate::drill::verdict::percent;
 
 use super::Report;
@@ -14,8 +15,41 @@ use super::chart::Chart;
 use super::chart::Line;
 use super::chart::escaped;
 
-/// A drill that stood still for less is not worth a word.
-pub const STALL_MS: u64 = 300;
+pub use crate::drill::verdict::STALL_MS;
+
+/// Words of findings and tables, and what they mean.
+const WORDS: [(&str, &str); 9] = [
+    ("full", "a window whose quota is used up."),
+    ("told", "units of calls that were answered as allowed."),
+    (
+        "in doubt",
+        "units of calls that got no yes or no, and may have been charged all the same.",
+    ),
+    (
+        "held",
+        "strict units that a region was granted and has not used, or has used and not yet told the leader of.",
+    ),
+    (
+        "stranded",
+        "strict units that a region held when its process ended. Nobody uses them again in that window.",
+    ),
+    (
+        "by policy",
+        "let through by on_unavailable = open, because the region could not decide. They are counted apart.",
+    ),
+    (
+        "degraded",
+        "answers that rest on the failure policy, or on counts of which reports are missing.",
+    ),
+    (
+        "without a right answer",
+        "calls with no answer, or with one that is no yes, no no and no 503.",
+    ),
+    (
+        "nothing to judge by",
+        "what is expected was not put to the test; it is not met.",
+    ),
+];
 const STYLE: &str = include_str!("style.css");
 
 /// The page.
@@ -102,6 +136,11 @@ fn verdict(text: &mut String, report: &Report) {
         );
     }
     text.push_str("</tbody>\n</table>\n");
+    text.push_str("<h3>Words</h3>\n<dl class=\"note\">\n");
+    for (word, meaning) in WORDS {
+        put(text, format_args!("<dt>{word}</dt><dd>{meaning}</dd>\n"));
+    }
+    text.push_str("</dl>\n");
 }
 
 fn course(text: &mut String, report: &Report) {
@@ -352,6 +391,39 @@ fn figures(text: &mut String, report: &Report) {
                 row.over_most,
                 row.by_policy,
                 row.stranded,
+            ),
+        );
+    }
+    text.push_str("</tbody>\n</table></div>\n");
+    buckets(text, &report.figures.buckets);
+}
+
+fn buckets(text: &mut String, rows: &[Buckets]) {
+    if rows.is_empty() {
+        return;
+    }
+    text.push_str(
+        "<div class=\"wide\"><table>\n<thead><tr><th>Bucket</th><th>Mode</th><th class=\"n\">Holds</th>\
+         <th class=\"n\">Earns</th><th class=\"n\">Buckets</th><th class=\"n\">Allowed</th>\
+         <th class=\"n\">Refused calls</th><th class=\"n\">Most over</th><th class=\"n\">By policy</th></tr></thead>\n<tbody>\n",
+    );
+    for row in rows {
+        put(
+            text,
+            format_args!(
+                "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{} in {}</td><td class=\"n\">{}</td>\
+                 <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+                escaped(&row.limit),
+                row.mode,
+                row.capacity,
+                row.refill,
+                seconds(row.per_ms),
+                row.buckets,
+                row.allowed,
+                row.refused,
+                row.over_most
+                    .map_or_else(|| "-".to_owned(), |over| over.to_string()),
+                row.by_policy,
             ),
         );
     }

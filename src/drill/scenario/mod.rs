@@ -35,6 +35,8 @@ pub const VIRTUAL_MS_MAX: u64 = 24 * 60 * 60_000;
 pub const FAULT_MS_MAX: u64 = 15 * 60_000;
 /// The most calls a second that one load makes in one region.
 pub const RATE_MAX: u64 = 2_000;
+/// The most units of one call.
+pub const COST_MAX: u64 = 1_000_000;
 /// The most keys of one load.
 pub const KEYS_MAX: u32 = 100_000;
 

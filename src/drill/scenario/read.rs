@@ -15,7 +15,9 @@ use crate::domain::duration;
 use crate::domain::limit::LimitSpec;
 use crate::domain::name::LimitName;
 use crate::domain::name::RegionName;
+use crate::domain::time::Span;
 
+use super::COST_MAX;
 use super::DrillLimit;
 use super::FAULT_MS_MAX;
 use super::Link;
@@ -93,6 +95,7 @@ pub(super) fn scenario(
     let raw: RawScenario = toml::from_str(text).map_err(|error| {
         let line = line_of(text, error.span().map_or(0, |span| span.start));
         let message = error.message().trim_end().replace('\n', ", ");
+        let message = in_words(text, error.span(), message);
         ScenarioError {
             faults: vec![(line, message)],
         }
@@ -116,6 +119,51 @@ pub(super) fn scenario(
     })
 }
 
+/// Fields that are times.
+const TIMES: [&str; 12] = [
+    "at", "delay", "duration", "every", "for", "from", "jitter", "per", "settle", "until",
+    "window", "within",
+];
+
+/// What was wrong with a value, by its field and by what is written instead, when it has the wrong kind.
+fn in_words(text: &str, span: Option<Range<usize>>, message: String) -> String {
+    let Some(span) = span else { return message };
+    let expected = message.rsplit("expected ").next().unwrap_or_default();
+    let is_of_kind = ["invalid type", "invalid value", "data did not match"]
+        .iter()
+        .any(|kind| message.starts_with(kind));
+    let before = text.get(..span.start).unwrap_or_default().trim_end();
+    let field = before.strip_suffix('=').map_or("", str::trim_end);
+    let is_of_word = |one: char| one.is_ascii_alphanumeric() || one == '_' || one == '-';
+    let start = field.trim_end_matches(is_of_word).len();
+    let field = field.get(start..).unwrap_or_default();
+    if !is_of_kind || field.is_empty() {
+        return message;
+    }
+    let value = text.get(span).unwrap_or_default().trim();
+    let number = value.replace('_', "").parse::<f64>().ok();
+    let told = match (expected, number) {
+        ("a string", Some(_)) if TIMES.contains(&field) => {
+            format!("write a time with its unit, as in \"{value}s\"")
+        }
+        ("a string", _) => "write it in quotes, as in \"…\"".to_owned(),
+        ("u64" | "u32" | "u8", Some(number)) if number < 0.0 || number.fract() != 0.0 => {
+            format!("{value} is not a whole number from 0 on")
+        }
+        ("i64", Some(number)) if number.fract() != 0.0 => {
+            format!("{value} is not a whole number")
+        }
+        ("u64" | "u32" | "u8" | "i64", Some(_)) => format!("{value} is too large"),
+        ("u64" | "u32" | "u8" | "i64" | "f64", None) => "write a number, without quotes".to_owned(),
+        ("a sequence", _) => "write a list, as in [ … ]".to_owned(),
+        ("a boolean", _) => "write true or false".to_owned(),
+        // One number or two.
+        _ if field == "cost" => format!("one number from 1 to {COST_MAX}, or two, from and to"),
+        _ => return message,
+    };
+    format!("{field}: {told}")
+}
+
 fn line_of(text: &str, offset: usize) -> usize {
     let before = text.as_bytes().iter().take(offset);
     1 + before.filter(|byte| **byte == b'\n').count()
@@ -130,15 +178,7 @@ impl Reader<'_> {
             );
         }
         self.regions(&raw.regions);
-        self.duration_ms = self.milliseconds("duration", &raw.duration);
-        let longest_ms = self.duration_ms_max;
-        if !(1_000..=longest_ms).contains(&self.duration_ms) {
-            let minutes = longest_ms / 60_000;
-            self.fault(
-                &raw.duration.span(),
-                format!("duration: give 1s to {minutes}m"),
-            );
-        }
+        let has_duration = self.duration(&raw.duration);
         let settle_ms = raw
             .settle
             .as_ref()
@@ -148,7 +188,11 @@ impl Reader<'_> {
             .iter()
             .any(|link| link.jitter_ms > 0 || link.loss_percent > 0);
         // Until the last look at the regions, and while they come together before the first call.
-        if is_uneven && self.duration_ms + settle_ms + START_MS > FAULT_MS_MAX {
+        let takes_ms = self
+            .duration_ms
+            .saturating_add(settle_ms)
+            .saturating_add(START_MS);
+        if is_uneven && has_duration && takes_ms > FAULT_MS_MAX {
             self.fault(
                 &raw.duration.span(),
                 "duration: with jitter or loss on links, duration and settle must be under 14m together",
@@ -178,6 +222,22 @@ impl Reader<'_> {
             steps,
             expectations,
         }
+    }
+
+    /// Whether the duration is one. Else the longest one stands for it, so that nothing else is at fault for it.
+    fn duration(&mut self, text: &Text) -> bool {
+        let faults = self.faults.len();
+        self.duration_ms = self.milliseconds("duration", text);
+        let longest_ms = self.duration_ms_max;
+        if self.faults.len() == faults && !(1_000..=longest_ms).contains(&self.duration_ms) {
+            let longest = duration::format(Span::from_ms(longest_ms));
+            self.fault(&text.span(), format!("duration: give 1s to {longest}"));
+        }
+        let is_one = self.faults.len() == faults;
+        if !is_one {
+            self.duration_ms = longest_ms;
+        }
+        is_one
     }
 
     fn fault(&mut self, at: &Range<usize>, message: impl Into<String>) {

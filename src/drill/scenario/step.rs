@@ -14,11 +14,12 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether both may be the same region.
-    pub fn may_be(self, other: Self) -> bool {
+    /// Whether both may be the same region. The lead moves, so that who led a moment ago may follow now; only at one instant
+    /// the two are different.
+    pub fn may_be(self, other: Self, is_at_once: bool) -> bool {
         match (self, other) {
             (Self::Region(a), Self::Region(b)) => a == b,
-            (Self::Leader, Self::Follower) | (Self::Follower, Self::Leader) => false,
+            (Self::Leader, Self::Follower) | (Self::Follower, Self::Leader) => !is_at_once,
             _ => true,
         }
     }
@@ -237,11 +238,15 @@ impl Step {
                 peers,
                 delay_ms,
                 jitter_ms,
-            } => format!(
-                "what {on} sends to {} takes {delay_ms} to {} ms more",
-                names(peers),
-                delay_ms + jitter_ms
-            ),
+            } => {
+                let names = names(peers);
+                let most = if *jitter_ms == 0 {
+                    String::new()
+                } else {
+                    format!(" to {}", delay_ms + jitter_ms)
+                };
+                format!("what {on} sends to {names} takes {delay_ms}{most} ms more")
+            }
             Action::Lose {
                 peers,
                 loss_percent,

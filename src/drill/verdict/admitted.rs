@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::domain::limit::OnPartition;
 use crate::domain::limit::Split;
+use crate::domain::time::Span;
+use crate::domain::time::Timestamp;
+use crate::domain::time::Window;
 
 use super::Found;
+use super::STALL_MS;
 use super::percent;
 use super::share_of;
 use crate::drill::record::Answer;
@@ -16,6 +20,7 @@ use crate::drill::scenario::DrillLimit;
 use crate::drill::scenario::Scenario;
 use crate::drill::scenario::Scope;
 use crate::drill::scenario::Shape;
+use crate::drill::scenario::step::seconds;
 
 /// A bucket earns by the regions' clocks, which may go faster than the drill's by so many millionths, and the drill's
 /// times are whole milliseconds.
@@ -24,13 +29,12 @@ const ROUNDING_MS: u64 = 5;
 /// A region notices within a second that it does not hear another; what was told takes two rounds, and the machine that
 /// runs the drill may be busy for as long again.
 const UNSEEN_MS: u64 = 1_700;
-/// A drill whose callers stood still for less has asked as it was to.
-const STALL_MS: u64 = 100;
 /// A fault is still felt for so long after it is over.
 const FELT_MS: u64 = 3_000;
 
-/// A window of a counter: tenant, key, epoch and start.
-pub type Place<'a> = (&'a str, u32, u64, i64);
+/// A window of a counter: tenant, key and start. Not the epoch: no drill resets a counter, and a leader that began a new
+/// one by mistake would admit the quota twice.
+pub type Place<'a> = (&'a str, u32, i64);
 
 /// What was asked and admitted in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +50,16 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Units that the limit itself admitted.
+    pub const fn net(&self) -> u64 {
+        self.allowed.saturating_sub(self.by_policy)
+    }
+
+    /// Whether the limit itself was asked for more than this.
+    const fn is_pressed(&self, quota: u64) -> bool {
+        self.asked.saturating_sub(self.by_policy) > quota
+    }
+
     /// The most units that were asked for within so long.
     fn most_within(&self, span_ms: u64) -> u64 {
         let mut asks = self.asks.clone();
@@ -79,9 +93,7 @@ pub fn windows<'a>(
         let Some(start) = said.window_start_ms else {
             continue;
         };
-        let tally = windows
-            .entry((tenant, call.key, said.epoch, start))
-            .or_default();
+        let tally = windows.entry((tenant, call.key, start)).or_default();
         tally.asked += call.cost;
         tally.asks.push((call.sent_ms, call.cost));
         if matches!(call.answer, Answer::Allowed(_)) {
@@ -93,6 +105,25 @@ pub fn windows<'a>(
         }
     }
     windows
+}
+
+/// Units that were asked for and not decided, by the windows in which they were sent.
+fn undecided<'a>(
+    scenario: &'a Scenario,
+    record: &'a Record,
+    limit: usize,
+    length_ms: u64,
+) -> BTreeMap<Place<'a>, u64> {
+    let mut undecided: BTreeMap<Place<'a>, u64> = BTreeMap::new();
+    let calls = calls_of(scenario, record, limit);
+    for (call, tenant) in calls.filter(|(call, _)| call.answer.said().is_none()) {
+        let at_ms = record.began_unix_ms.saturating_add(signed(call.sent_ms));
+        let window = Window::aligned(Timestamp::from_unix_ms(at_ms), Span::from_ms(length_ms));
+        *undecided
+            .entry((tenant, call.key, window.start.as_unix_ms()))
+            .or_default() += call.cost;
+    }
+    undecided
 }
 
 /// Calls for a limit, and whose they are.
@@ -114,77 +145,121 @@ fn limit_of<'a>(scenario: &'a Scenario, scope: &Scope) -> Option<(usize, &'a Dri
 
 /// In words which window it is.
 fn place_name(place: &Place<'_>, record: &Record) -> String {
-    let (tenant, key, epoch, start) = place;
+    let (tenant, key, start) = place;
     let after = start - record.began_unix_ms;
-    format!(
-        "tenant {tenant}, key {key}, epoch {epoch}, the window that began at {after} ms of the drill"
-    )
+    format!("tenant {tenant}, key {key}, the window that began at {after} ms of the drill")
 }
 
 /// No window, or bucket, of a strict limit admitted more than it may. What the failure policy let through is counted
-/// apart: it says so in its answers.
+/// apart: it says so in its answers. Where nobody asked for more than there was, a limit that admits all would pass.
 pub(super) fn never_exceeded(scenario: &Scenario, record: &Record, scope: &Scope) -> Found {
     let wanted = "0 units over".to_owned();
     let Some((at, limit)) = limit_of(scenario, scope) else {
         return Found::nothing(wanted, "no limit");
     };
-    if let Some((capacity, refill, per_ms)) = limit.bucket() {
-        return bucket(scenario, record, at, (capacity, refill, per_ms));
+    if let Some(flow) = limit.bucket() {
+        return bucket(scenario, record, at, flow);
     }
     let quota = limit.window().map_or(0, |(quota, _)| quota);
     let windows = windows(scenario, record, at);
-    let admitted: u64 = windows.values().map(|tally| tally.allowed).sum();
-    if admitted == 0 {
-        return Found::nothing(wanted, "nothing was admitted");
-    }
-    let net = |tally: &Tally| tally.allowed - tally.by_policy;
-    let full = windows.values().filter(|tally| net(tally) >= quota).count();
-    let worst = windows.iter().max_by_key(|(_, tally)| net(tally));
-    let Some((place, tally)) = worst else {
-        return Found::nothing(wanted, "no window");
+    let count = |is_meant: &dyn Fn(&Tally) -> bool| {
+        let meant = windows.values().filter(|tally| is_meant(tally));
+        meant.count()
     };
-    let over = net(tally).saturating_sub(quota);
+    let pressed = count(&|tally| tally.is_pressed(quota));
+    let full = count(&|tally| tally.net() >= quota);
+    let admitted: u64 = windows.values().map(Tally::net).sum();
     let by_policy: u64 = windows.values().map(|tally| tally.by_policy).sum();
-    let note = if over > 0 {
-        format!(
-            "{} of {quota} units were allowed: {}",
-            net(tally),
-            place_name(place, record)
-        )
-    } else {
-        format!(
-            "{admitted} units in {} windows, {full} of them full; {by_policy} units by the failure policy",
-            windows.len()
-        )
+    let worst = windows.iter().max_by_key(|(_, tally)| tally.net());
+    let Some((place, tally)) = worst else {
+        return Found::nothing(wanted, "nothing was decided");
     };
+    let over = tally.net().saturating_sub(quota);
+    if over > 0 {
+        let net = tally.net();
+        return Found {
+            is_met: false,
+            found: format!("{over} units over the quota of {quota}"),
+            wanted,
+            note: format!(
+                "{net} of {quota} units were allowed: {}",
+                place_name(place, record)
+            ),
+        };
+    }
+    if admitted == 0 {
+        return Found::nothing(wanted, &none_admitted(by_policy));
+    }
+    if pressed == 0 {
+        let why = format!("no window was asked for more than its quota of {quota}");
+        return Found::nothing(wanted, &why);
+    }
     Found {
-        is_met: over == 0,
-        found: format!("{over} units over"),
+        is_met: true,
+        found: "0 units over".to_owned(),
         wanted,
-        note,
+        note: format!(
+            "{admitted} units in {} windows, {pressed} of them asked for more than their quota of {quota}, {full} full; \
+             {by_policy} units by the failure policy",
+            windows.len()
+        ),
     }
 }
 
-/// Over any stretch of time a bucket gives no more than it holds and earns.
-fn bucket(scenario: &Scenario, record: &Record, limit: usize, flow: (u64, u64, u64)) -> Found {
-    let wanted = "0 units over".to_owned();
-    let (capacity, refill, per_ms) = flow;
-    let mut counters: BTreeMap<(&str, u32, u64), Vec<&Call>> = BTreeMap::new();
+fn none_admitted(by_policy: u64) -> String {
+    if by_policy == 0 {
+        return "nothing was admitted".to_owned();
+    }
+    format!("all {by_policy} units were let through by the failure policy")
+}
+
+/// What all buckets of a limit gave.
+#[derive(Debug, Default)]
+pub struct Flow {
+    /// Buckets: one for each tenant and key.
+    pub buckets: usize,
+    /// Units that the limit itself admitted.
+    pub units: u64,
+    /// Units that the failure policy let through.
+    pub by_policy: u64,
+    /// Calls that the limit itself refused.
+    pub refused: u64,
+    /// The most units over what a bucket holds and earns, and where.
+    worst: Option<(u64, String)>,
+}
+
+impl Flow {
+    /// The most units that were given over what a bucket holds and earns.
+    pub fn over_most(&self) -> u64 {
+        self.worst.as_ref().map_or(0, |(over, _)| *over)
+    }
+}
+
+/// What the buckets of a limit gave, which holds, refills by, and does so in so many milliseconds.
+pub fn flow(
+    scenario: &Scenario,
+    record: &Record,
+    limit: usize,
+    (capacity, refill, per_ms): (u64, u64, u64),
+) -> Flow {
+    let mut flow = Flow::default();
+    let mut counters: BTreeMap<(&str, u32), Vec<&Call>> = BTreeMap::new();
     for (call, tenant) in calls_of(scenario, record, limit) {
-        if let Answer::Allowed(said) = &call.answer
-            && said.decided_by != "fallback"
-        {
-            let counter = (tenant, call.key, said.epoch);
-            counters.entry(counter).or_default().push(call);
+        match &call.answer {
+            Answer::Allowed(said) if said.decided_by == "fallback" => flow.by_policy += call.cost,
+            Answer::Allowed(_) => {
+                flow.units += call.cost;
+                counters.entry((tenant, call.key)).or_default().push(call);
+            }
+            Answer::Refused(said) => flow.refused += u64::from(said.decided_by != "fallback"),
+            _ => {}
         }
     }
-    let mut worst: Option<(u64, String)> = None;
-    let mut units = 0;
-    for ((tenant, key, _), calls) in &mut counters {
+    flow.buckets = counters.len();
+    for ((tenant, key), calls) in &mut counters {
         calls.sort_unstable_by_key(|call| call.heard_ms);
-        units += calls.iter().map(|call| call.cost).sum::<u64>();
         for (place, first) in calls.iter().enumerate() {
-            let mut sum = 0;
+            let mut sum: u64 = 0;
             // What was heard before it was sent was sent before it.
             let since = calls[..place].partition_point(|call| call.heard_ms < first.sent_ms);
             let later = calls[since..].iter();
@@ -192,32 +267,52 @@ fn bucket(scenario: &Scenario, record: &Record, limit: usize, flow: (u64, u64, u
                 sum += call.cost;
                 let ms = call.heard_ms.saturating_sub(first.sent_ms);
                 let ms = ms + ms * FAST_PPM / 1_000_000 + ROUNDING_MS;
-                let earned = refill * ms / per_ms.max(1);
+                let earned = u128::from(refill) * u128::from(ms) / u128::from(per_ms.max(1));
+                let earned = u64::try_from(earned).unwrap_or(u64::MAX);
                 // It was full again since: what came later is looked at from there.
-                if sum + 2 * capacity < earned {
+                if sum.saturating_add(capacity.saturating_mul(2)) < earned {
                     break;
                 }
-                let over = sum.saturating_sub(capacity + earned);
-                if over > worst.as_ref().map_or(0, |(over, _)| *over) {
+                let over = sum.saturating_sub(capacity.saturating_add(earned));
+                if over > flow.over_most() {
                     let note = format!(
                         "tenant {tenant}, key {key}: {sum} units between {} and {} ms",
                         first.sent_ms, call.heard_ms
                     );
-                    worst = Some((over, note));
+                    flow.worst = Some((over, note));
                 }
             }
         }
     }
-    if units == 0 {
-        return Found::nothing(wanted, "nothing was admitted");
+    flow
+}
+
+/// Over any stretch of time a bucket gives no more than it holds and earns.
+fn bucket(scenario: &Scenario, record: &Record, limit: usize, rule: (u64, u64, u64)) -> Found {
+    let wanted = "0 units over".to_owned();
+    let flow = flow(scenario, record, limit, rule);
+    if let Some((over, note)) = flow.worst {
+        return Found {
+            is_met: false,
+            found: format!("{over} units over what it holds and earns"),
+            wanted,
+            note,
+        };
     }
-    let note = format!("{units} units of {} buckets", counters.len());
-    let (over, note) = worst.unwrap_or((0, note));
+    if flow.units == 0 {
+        return Found::nothing(wanted, &none_admitted(flow.by_policy));
+    }
+    if flow.refused == 0 {
+        return Found::nothing(wanted, "no bucket was asked for more than it had");
+    }
     Found {
-        is_met: over == 0,
-        found: format!("{over} units over"),
+        is_met: true,
+        found: "0 units over".to_owned(),
         wanted,
-        note,
+        note: format!(
+            "{} units of {} buckets, {} calls refused; {} units by the failure policy",
+            flow.units, flow.buckets, flow.refused, flow.by_policy
+        ),
     }
 }
 
@@ -236,37 +331,81 @@ pub(super) fn overshoot(
         return nothing();
     };
     let all = windows(scenario, record, at);
-    let judged = all
+    let judged: Vec<Judged<'_>> = all
         .iter()
-        .filter(|(place, _)| is_within(place, length_ms, scope, record, false));
-    // The window that is worst for its own bound.
-    let worst = judged
+        .filter(|(place, _)| is_within(place, length_ms, scope, record, false))
         .map(|(place, tally)| {
-            let over = tally.allowed.saturating_sub(quota);
-            let most = units.unwrap_or_else(|| {
-                stated(scenario, record, at, limit, (place.3, length_ms), tally)
-            });
-            (over.saturating_sub(most), over, most, place)
+            let window = (place.2, length_ms);
+            let (most, is_wider) = units.map_or_else(
+                || stated(scenario, record, at, limit, window, tally),
+                |units| (units, false),
+            );
+            Judged {
+                place,
+                over: tally.allowed.saturating_sub(quota),
+                most,
+                is_wider,
+                can_fail: tally.asked > quota.saturating_add(most),
+            }
         })
-        .max_by_key(|(beyond, over, ..)| (*beyond, *over));
-    let Some((beyond, over, most, place)) = worst else {
+        .collect();
+    // The window that is worst for its own bound.
+    let worst = judged.iter().max_by_key(|one| (one.beyond(), one.over));
+    let Some(worst) = worst else {
         return nothing();
     };
+    let wanted = format!("at most {} units over", worst.most);
+    let can_fail = judged.iter().filter(|one| one.can_fail).count();
+    if can_fail == 0 {
+        let why = format!(
+            "no window was asked for more than its quota of {quota} and the units that may be over it"
+        );
+        return Found::nothing(wanted, &why);
+    }
     let full = all.values().filter(|tally| tally.allowed >= quota).count();
-    let note = if beyond > 0 {
-        place_name(place, record)
+    let mut note = if worst.beyond() > 0 {
+        place_name(worst.place, record)
     } else {
-        format!("{} windows, {full} of them full", all.len())
+        format!(
+            "{} windows, {full} of them full, {can_fail} asked for more than may be over",
+            all.len()
+        )
     };
+    if worst.is_wider {
+        note.push_str(&format!(
+            "; the drill stood still for {}, and the bound is wider for it",
+            seconds(record.stall_ms_max)
+        ));
+    }
     Found {
-        is_met: beyond == 0,
-        found: format!("{over} units over {quota}"),
-        wanted: format!("at most {most} units over"),
+        is_met: worst.beyond() == 0,
+        found: format!("{} units over the quota of {quota}", worst.over),
+        wanted,
         note,
     }
 }
 
-/// What the README states for a window of this limit under this load.
+/// A window of an approximate limit against its bound.
+struct Judged<'a> {
+    place: &'a Place<'a>,
+    /// Units that were admitted over the quota.
+    over: u64,
+    /// Units that may be.
+    most: u64,
+    /// Whether these are more because the drill stood still.
+    is_wider: bool,
+    /// Whether more were asked for.
+    can_fail: bool,
+}
+
+impl Judged<'_> {
+    const fn beyond(&self) -> u64 {
+        self.over.saturating_sub(self.most)
+    }
+}
+
+/// What the README states for a window of this limit under this load, and whether it is more because the drill stood
+/// still.
 fn stated(
     scenario: &Scenario,
     record: &Record,
@@ -274,7 +413,7 @@ fn stated(
     limit: &DrillLimit,
     (start, length_ms): (i64, u64),
     tally: &Tally,
-) -> u64 {
+) -> (u64, bool) {
     let (quota, _) = limit.window().unwrap_or((0, 1));
     let others = u64::try_from(scenario.regions.len().saturating_sub(1)).unwrap_or(0);
     let calm = others.max(quota.div_ceil(500));
@@ -286,21 +425,22 @@ fn stated(
         .map(|load| load.cost.1)
         .max()
         .unwrap_or(1);
-    let calm = calm * cost;
+    let calm = calm.saturating_mul(cost);
     let is_hit_at_once = scenario
         .loads
         .iter()
         .any(|load| load.limit == at && load.shape == Shape::Bursty);
     if is_hit_at_once && limit.limit.split != Split::Equal {
-        return others * quota;
+        return (others.saturating_mul(quota), false);
     }
     let mut most = calm;
     if limit.limit.split == Split::None {
-        most += tally.most_within(scenario.delay_ms_max() + 150);
+        most = most.saturating_add(tally.most_within(scenario.delay_ms_max() + 150));
     }
     // What was to be spread over time comes at once when callers stand still and go on.
-    if record.stall_ms_max >= STALL_MS {
-        most += tally.most_within(scenario.delay_ms_max() + 150);
+    let is_wider = record.stall_ms_max >= STALL_MS;
+    if is_wider {
+        most = most.saturating_add(tally.most_within(scenario.delay_ms_max() + 150));
     }
     let from = start - record.began_unix_ms;
     let is_felt = |from_ms: u64, until_ms: u64| {
@@ -316,13 +456,13 @@ fn stated(
     for done in troubles {
         let step = scenario.steps.get(done.step);
         is_cut |= step.is_some_and(|step| matches!(step.action, Action::Cut { .. }));
-        let unseen = calm + tally.most_within(UNSEEN_MS + scenario.delay_ms_max());
-        most = most.max(unseen);
+        let unseen = tally.most_within(UNSEEN_MS + scenario.delay_ms_max());
+        most = most.max(calm.saturating_add(unseen));
     }
     if is_cut && limit.limit.on_partition == OnPartition::Open {
-        most = most.max(others * quota);
+        most = most.max(others.saturating_mul(quota));
     }
-    most
+    (most, is_wider)
 }
 
 /// Milliseconds that may be subtracted.
@@ -338,7 +478,7 @@ fn is_within(
     record: &Record,
     is_whole: bool,
 ) -> bool {
-    let from = place.3 - record.began_unix_ms;
+    let from = place.2.saturating_sub(record.began_unix_ms);
     let until = from.saturating_add(signed(length_ms));
     let (scope_from, scope_until) = (signed(scope.from_ms), signed(scope.until_ms));
     if is_whole {
@@ -348,7 +488,8 @@ fn is_within(
     }
 }
 
-/// No whole window left more of its quota unused, while it was asked for, than this share.
+/// No whole window left more of its quota unused, while it was asked for, than this share. What was not decided was asked
+/// for too: else a window in which nobody got an answer would pass.
 pub(super) fn undershoot(scenario: &Scenario, record: &Record, scope: &Scope, share: u64) -> Found {
     let wanted = format!("at most {} of the quota unused", percent(share));
     let Some((at, limit)) = limit_of(scenario, scope) else {
@@ -357,13 +498,22 @@ pub(super) fn undershoot(scenario: &Scenario, record: &Record, scope: &Scope, sh
     let Some((quota, length_ms)) = limit.window() else {
         return Found::nothing(wanted, "no windows");
     };
-    let all = windows(scenario, record, at);
-    let judged = all
+    let decided = windows(scenario, record, at);
+    let undecided = undecided(scenario, record, at, length_ms);
+    let mut places: Vec<&Place<'_>> = decided.keys().chain(undecided.keys()).collect();
+    places.sort_unstable();
+    places.dedup();
+    places.retain(|place| is_within(place, length_ms, scope, record, true));
+    let under = |place: &Place<'_>| {
+        let (asked, allowed) = decided
+            .get(place)
+            .map_or((0, 0), |tally| (tally.asked, tally.allowed));
+        let asked = asked + undecided.get(place).copied().unwrap_or(0);
+        quota.min(asked).saturating_sub(allowed)
+    };
+    let worst = places
         .iter()
-        .filter(|(place, _)| is_within(place, length_ms, scope, record, true));
-    let worst = judged
-        .clone()
-        .map(|(place, tally)| (quota.min(tally.asked).saturating_sub(tally.allowed), place))
+        .map(|place| (under(place), *place))
         .max_by_key(|(under, _)| *under);
     let Some((under, place)) = worst else {
         return Found::nothing(wanted, "no whole window lies in this time");
@@ -371,7 +521,7 @@ pub(super) fn undershoot(scenario: &Scenario, record: &Record, scope: &Scope, sh
     let found = share_of(under, quota);
     let is_met = found <= share;
     let note = if is_met {
-        format!("{} whole windows", judged.count())
+        format!("{} whole windows", places.len())
     } else {
         place_name(place, record)
     };

@@ -100,18 +100,37 @@ pub(super) fn same_leader(record: &Record) -> Found {
     }
 }
 
-/// How long after a step another region no more had its link to the region; `None`: none said so while it lasted.
-fn detected_after(scenario: &Scenario, record: &Record, done: &Done) -> Option<u64> {
+/// Regions that had their link to the region of a step when it began, by their newest word before: others cannot notice
+/// that it goes. All are linked when callers begin.
+fn linked_before(scenario: &Scenario, record: &Record, done: &Done) -> Vec<usize> {
     let concerned: &[usize] = match action(scenario, done) {
         Some(Action::Cut { peers, .. }) => peers,
         _ => &[],
     };
+    let is_linked = |region: &usize| {
+        let mut before = record
+            .samples
+            .iter()
+            .filter(|sample| sample.region == *region && sample.at_ms < done.began_ms);
+        let newest = before.rfind(|sample| sample.seen.is_some());
+        newest
+            .and_then(|sample| sample.seen.as_ref())
+            .is_none_or(|seen| seen.links.contains(&done.region))
+    };
+    (0..scenario.regions.len())
+        .filter(|region| *region != done.region)
+        .filter(|region| concerned.is_empty() || concerned.contains(region))
+        .filter(is_linked)
+        .collect()
+}
+
+/// How long after a step one of these regions no more had its link to the region; `None`: none said so while it lasted.
+fn detected_after(record: &Record, done: &Done, linked: &[usize]) -> Option<u64> {
     record.samples.iter().find_map(|sample| {
         let seen = sample.seen.as_ref()?;
-        let is_other = sample.region != done.region
-            && (concerned.is_empty() || concerned.contains(&sample.region));
-        let is_gone =
-            is_other && sample.at_ms >= done.began_ms && !seen.links.contains(&done.region);
+        let is_gone = linked.contains(&sample.region)
+            && sample.at_ms >= done.began_ms
+            && !seen.links.contains(&done.region);
         is_gone.then(|| sample.at_ms.saturating_sub(done.began_ms))
     })
 }
@@ -126,8 +145,14 @@ pub(super) fn detected(scenario: &Scenario, record: &Record, within_ms: u64) -> 
             action => action.silences(),
         })
     });
+    let mut unlinked = 0_u32;
     for done in silencing {
-        let Some(took) = detected_after(scenario, record, done) else {
+        let linked = linked_before(scenario, record, done);
+        if linked.is_empty() {
+            unlinked += 1;
+            continue;
+        }
+        let Some(took) = detected_after(record, done, &linked) else {
             return Found {
                 is_met: false,
                 found: "never".to_owned(),
@@ -143,7 +168,12 @@ pub(super) fn detected(scenario: &Scenario, record: &Record, within_ms: u64) -> 
         slowest = slowest.max(Some(took));
     }
     let Some(slowest) = slowest else {
-        return Found::nothing(wanted, "no step silenced a region");
+        let why = if unlinked == 0 {
+            "no step silenced a region"
+        } else {
+            "no region was linked with the one that a step silenced"
+        };
+        return Found::nothing(wanted, why);
     };
     Found {
         is_met: slowest <= within_ms,

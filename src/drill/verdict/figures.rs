@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::domain::limit::Mode;
 use crate::drill::record::Record;
+use crate::drill::scenario::DrillLimit;
 use crate::drill::scenario::Scenario;
 
 use super::admitted;
@@ -60,6 +61,31 @@ pub struct Admitted {
     pub stranded: u64,
 }
 
+/// Buckets of one limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buckets {
+    /// The limit.
+    pub limit: String,
+    /// `regional`, `approximate` or `strict`.
+    pub mode: String,
+    /// Units that a bucket holds.
+    pub capacity: u64,
+    /// Units that it earns.
+    pub refill: u64,
+    /// In so many milliseconds.
+    pub per_ms: u64,
+    /// Buckets of all keys that gave something.
+    pub buckets: u64,
+    /// Units that were allowed.
+    pub allowed: u64,
+    /// Calls that were refused.
+    pub refused: u64,
+    /// The most units over what a bucket holds and earns; absent where every region has one of its own.
+    pub over_most: Option<u64>,
+    /// Of the units, those that the failure policy let through.
+    pub by_policy: u64,
+}
+
 /// What healed after a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Healing {
@@ -82,6 +108,9 @@ pub struct Figures {
     pub availability: Vec<Availability>,
     /// By limit with windows.
     pub admitted: Vec<Admitted>,
+    /// By limit with buckets.
+    #[serde(default)]
+    pub buckets: Vec<Buckets>,
     /// Milliseconds until another region led; absent when no step took the lead away.
     pub new_leader_after_ms: Option<u64>,
     /// Milliseconds until all regions counted the same.
@@ -114,6 +143,7 @@ pub fn figures(scenario: &Scenario, record: &Record) -> Figures {
         calls: u64::try_from(record.calls.len()).unwrap_or(u64::MAX),
         availability: availability(scenario, record),
         admitted: admitted(scenario, record),
+        buckets: buckets(scenario, record),
         new_leader_after_ms: course::new_leader_after(scenario, record)
             .flatten()
             .map(|(_, took)| took),
@@ -198,7 +228,7 @@ fn admitted(scenario: &Scenario, record: &Record) -> Vec<Admitted> {
             allowed: windows.values().map(|tally| tally.allowed).sum(),
             over_most: windows
                 .values()
-                .map(|tally| (tally.allowed - tally.by_policy).saturating_sub(quota))
+                .map(|tally| tally.net().saturating_sub(quota))
                 .max()
                 .unwrap_or(0),
             by_policy: windows.values().map(|tally| tally.by_policy).sum(),
@@ -211,6 +241,27 @@ fn admitted(scenario: &Scenario, record: &Record) -> Vec<Admitted> {
         });
     }
     rows
+}
+
+fn buckets(scenario: &Scenario, record: &Record) -> Vec<Buckets> {
+    let limits = scenario.limits.iter().enumerate();
+    let row = |(at, limit): (usize, &DrillLimit)| {
+        let (capacity, refill, per_ms) = limit.bucket()?;
+        let flow = admitted::flow(scenario, record, at, (capacity, refill, per_ms));
+        Some(Buckets {
+            limit: limit.name.clone(),
+            mode: mode_name(limit.mode()).to_owned(),
+            capacity,
+            refill,
+            per_ms,
+            buckets: u64::try_from(flow.buckets).unwrap_or(u64::MAX),
+            allowed: flow.units + flow.by_policy,
+            refused: flow.refused,
+            over_most: (limit.mode() != Mode::Regional).then(|| flow.over_most()),
+            by_policy: flow.by_policy,
+        })
+    };
+    limits.filter_map(row).collect()
 }
 
 fn healing(scenario: &Scenario, record: &Record) -> Vec<Healing> {

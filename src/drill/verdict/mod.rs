@@ -19,6 +19,10 @@ use super::scenario::Expectation;
 use super::scenario::Scenario;
 use super::scenario::That;
 
+/// A drill that stood still for less has asked as it was to, and looked in time. When it was longer, the report says so,
+/// and some bounds are wider for it.
+pub const STALL_MS: u64 = 100;
+
 /// Whether one expectation was met.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {

@@ -1,6 +1,8 @@
 //! Every expectation can fail: a record in which all is well, and one change of it for each way to fail. The line of the
 //! expectation that says no is the right one, and no other says no.
 
+mod pressure;
+
 use super::Finding;
 use super::figures;
 use super::judge;
@@ -31,7 +33,7 @@ expect = [
   { that = "undershoot", limit = "g", at_most = 20 },
   { that = "answered", limit = "g", at_least = 100 },
   { that = "allowed", limit = "once", at_least = 100 },
-  { that = "unavailable", limit = "once", at_most = 0 },
+  { that = "unavailable", limit = "g", at_most = 0 },
   { that = "degraded", limit = "g", at_most = 0 },
   { that = "latency", limit = "g", within = "50ms" },
   { that = "new-leader", within = "4s" },
@@ -158,7 +160,18 @@ fn good() -> Record {
         calls.push(call(1, sent_ms, Answer::Allowed(said(day))));
         calls.push(call(2, sent_ms, Answer::Allowed(said(window(second)))));
         calls.push(call(3, sent_ms, Answer::Allowed(said(None))));
+        let refused = Answer::Refused(said(window(second)));
+        calls.push(call(2, sent_ms + 500, refused));
     }
+    // There is more demand than there are units.
+    for second in [9, 19] {
+        calls.push(call(
+            0,
+            second * 1_000,
+            Answer::Refused(said(window(second))),
+        ));
+    }
+    calls.push(call(3, 15_500, Answer::Refused(said(None))));
     let mut second_window = counted(3, 10);
     second_window.window_start_ms += 10_000;
     Record {
@@ -219,6 +232,16 @@ fn a_strict_window_that_admitted_one_more_is_seen() {
         record.counted[1] = counted(3, 11);
     };
     assert_fails(8, |record| one_more(record, false));
+    // Whatever epoch a leader says it is: no drill resets a counter.
+    assert_fails(8, |record| {
+        let other_epoch = Said {
+            epoch: 4,
+            ..said(Some(BEGAN))
+        };
+        let more = call(0, 5_000, Answer::Allowed(other_epoch));
+        record.calls.push(more);
+        record.counted[1] = counted(3, 11);
+    });
     // The failure policy says so in its answers.
     let mut record = good();
     one_more(&mut record, true);
@@ -260,6 +283,16 @@ fn a_double_charge_and_a_forgotten_one_are_seen() {
 fn regions_that_count_differently_are_seen() {
     assert_fails(10, |record| record.counted[1].used[2] = Some(9));
     assert_fails(10, |record| record.counted[2].used[0] = None);
+    // What was told in another epoch is forgotten.
+    assert_fails(10, |record| {
+        let of_first = |call: &&mut Call| call.load == 0 && call.sent_ms < 5_000;
+        for call in record.calls.iter_mut().filter(of_first) {
+            if let Answer::Allowed(said) = &mut call.answer {
+                said.epoch = 2;
+            }
+        }
+        record.counted[1] = counted(3, 5);
+    });
     // A lost grant: what callers were told is missing, unless an ended process took it with it.
     assert_fails(10, |record| record.counted[1] = counted(3, 9));
     let mut record = good();
@@ -289,7 +322,7 @@ fn overshoot_beyond_what_is_stated_is_seen() {
     assert_eq!(failed(&record), NONE);
     assert_fails(11, |record| {
         for at in [1_100, 3_300, 5_500, 7_700] {
-            more(record, 0, at, 2);
+            more(record, 0, at, 3);
         }
     });
 }
@@ -300,6 +333,7 @@ fn units_that_could_not_be_used_are_seen() {
         let window = Some(BEGAN + 10_000);
         let of_window = |call: &&mut Call| {
             call.load == 2
+                && matches!(call.answer, Answer::Allowed(_))
                 && call
                     .answer
                     .said()
@@ -335,8 +369,8 @@ fn missing_and_wrong_answers_are_seen() {
     let unavailable = Answer::Unavailable {
         may_be_charged: false,
     };
-    record.calls.push(call(1, 7_000, unavailable));
-    assert_eq!(failed(&record), [14, 15]);
+    record.calls.push(call(2, 7_000, unavailable));
+    assert_eq!(failed(&record), [13, 15]);
     assert_fails(16, |record| {
         let mut degraded = said(Some(BEGAN));
         degraded.is_degraded = true;
@@ -506,6 +540,39 @@ fn the_page_shows_what_the_report_holds() {
         }
     }
     assert!(page.contains("14 of 15 expectations met"));
+    for word in [
+        "full",
+        "told",
+        "in doubt",
+        "held",
+        "stranded",
+        "by policy",
+        "degraded",
+        "without a right answer",
+        "nothing to judge by",
+    ] {
+        assert!(page.contains(&format!("<dt>{word}</dt>")), "{word}");
+    }
+    // Buckets have no windows, and a table of their own.
+    let buckets = &report.figures.buckets;
+    assert_eq!(buckets.len(), 1);
+    let drips = &buckets[0];
+    assert_eq!(
+        (drips.limit.as_str(), drips.mode.as_str()),
+        ("drips", "strict")
+    );
+    assert_eq!((drips.capacity, drips.refill, drips.per_ms), (5, 1, 1_000));
+    assert_eq!((drips.buckets, drips.allowed, drips.refused), (1, 20, 1));
+    assert_eq!((drips.over_most, drips.by_policy), (Some(0), 0));
+    assert!(page.contains(
+        "<td>drips</td><td>strict</td><td class=\"n\">5</td><td class=\"n\">1 in 1 s</td>"
+    ));
+    // The same line is drawn as the one by which bounds are wider.
+    for (stall_ms_max, is_told) in [(super::STALL_MS - 1, false), (super::STALL_MS, true)] {
+        record.stall_ms_max = stall_ms_max;
+        let report = report::report(&scenario(), &record, Stage::Processes, 7);
+        assert_eq!(page::page(&report).contains("stood still for"), is_told);
+    }
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("<script"));
     let written = serde_json::to_string(&report).expect("JSON");
     let read: report::Report = serde_json::from_str(&written).expect("the same");

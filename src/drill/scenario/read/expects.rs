@@ -275,6 +275,16 @@ impl Reader<'_> {
                 | That::Overshoot { .. }
                 | That::Undershoot { .. }
         );
+        // A keyed call is repeated until it is decided, or given up: none ends as a 503.
+        let asked = loads
+            .iter()
+            .filter(|load| scope.limit.is_none_or(|limit| load.limit == limit));
+        if matches!(that, That::Unavailable { .. })
+            && asked.clone().next().is_some()
+            && asked.clone().all(|load| load.is_keyed)
+        {
+            return Some("calls that are idempotent are repeated until none ends as a 503");
+        }
         let Some(limit) = limit else {
             return match that {
                 _ if needs_limit => Some("say of which limit"),
@@ -291,16 +301,28 @@ impl Reader<'_> {
         };
         let mut asking = loads.iter().filter(|load| Some(load.limit) == scope.limit);
         let has_windows = limit.window().is_some();
+        let span_ms = scope.until_ms.saturating_sub(scope.from_ms);
         match that {
             _ if asking.clone().next().is_none() => Some("no load asks for this limit"),
             That::NeverExceeded if limit.mode() != Mode::Strict => Some("the limit is not strict"),
             That::NeverExceeded if !has_windows && limit.bucket().is_none() => {
                 Some("is judged of fixed windows and token buckets")
             }
+            That::ChargedOnce | That::CountersAgree { .. } if limit.mode() == Mode::Regional => {
+                Some("every region counts a regional limit by itself")
+            }
+            That::ChargedOnce if limit.mode() != Mode::Strict => Some("the limit is not strict"),
             That::Overshoot { .. } | That::Undershoot { .. } | That::CountersAgree { .. }
                 if !has_windows =>
             {
                 Some("is judged of fixed windows")
+            }
+            That::Undershoot { .. }
+                if limit
+                    .window()
+                    .is_some_and(|(_, length_ms)| length_ms > span_ms) =>
+            {
+                Some("no whole window lies in this time")
             }
             That::Overshoot { .. } if limit.mode() != Mode::Approximate => {
                 Some("the limit is not approximate")

@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::domain::limit::AMOUNT_MAX;
 use crate::domain::limit::Rule;
 
+use super::super::COST_MAX;
 use super::super::KEYS_MAX;
 use super::super::Load;
 use super::super::RATE_MAX;
@@ -81,9 +81,12 @@ impl Reader<'_> {
             RawCost::One(cost) => (cost, cost),
             RawCost::Between([from, to]) => (from, to),
         };
-        if cost.0 == 0 || cost.1 < cost.0 || cost.1 > AMOUNT_MAX {
+        if cost.0 == 0 || cost.1 < cost.0 || cost.1 > COST_MAX {
             let at = raw.cost.as_ref().map_or(raw.limit.span(), Spanned::span);
-            self.fault(&at, "cost: one number from 1 on, or two, from and to");
+            self.fault(
+                &at,
+                format!("cost: one number from 1 to {COST_MAX}, or two, from and to"),
+            );
         }
         let limit = limit?;
         self.fits(raw, limit, keys);

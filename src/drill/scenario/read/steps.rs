@@ -10,6 +10,7 @@ use super::super::step::Action;
 use super::super::step::Direction;
 use super::super::step::Step;
 use super::super::step::Target;
+use super::super::step::seconds;
 use super::DELAY_MS_MAX;
 use super::Owned;
 use super::Reader;
@@ -141,7 +142,7 @@ impl Reader<'_> {
         if step.at_ms >= duration_ms {
             return self.fault(
                 &raw.at.span(),
-                format!("at: the drill lasts {duration_ms} ms"),
+                format!("at: the drill lasts {}", seconds(duration_ms)),
             );
         }
         if step.ends_ms() > duration_ms {
@@ -149,9 +150,9 @@ impl Reader<'_> {
             self.fault(
                 &at,
                 format!(
-                    "for: ends at {} ms, after the drill's end at {duration_ms} ms; every fault must end in time to \
-                     see that it healed",
-                    step.ends_ms()
+                    "for: ends at {}, after the drill's end at {}; every fault must end in time to see that it healed",
+                    seconds(step.ends_ms()),
+                    seconds(duration_ms)
                 ),
             );
         }
@@ -335,7 +336,7 @@ impl Reader<'_> {
                 ));
             }
             for other in before {
-                if other.target.may_be(step.target)
+                if other.target.may_be(step.target, other.at_ms == step.at_ms)
                     && other.ends_ms() > step.at_ms
                     && let Some(why) = clash(other, step)
                 {
