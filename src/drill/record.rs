@@ -48,6 +48,11 @@ impl Answer {
         }
     }
 
+    /// Whether a region let it through by the limit's failure policy, without anybody who could have counted it then.
+    pub fn is_by_policy(&self) -> bool {
+        matches!(self, Self::Allowed(said) if said.decided_by == "fallback")
+    }
+
     /// Whether it may have been charged without being told.
     pub const fn is_in_doubt(&self) -> bool {
         match self {

@@ -31,8 +31,11 @@ pub fn used_windows(scenario: &Scenario, calls: &[Call], limit: usize) -> BTreeM
         let Some(load) = scenario.loads.get(call.load) else {
             continue;
         };
+        // What a failure policy let through of a strict limit is outside of what that promises.
+        let mode = scenario.limits.get(limit).map(DrillLimit::mode);
         if let Answer::Allowed(said) = &call.answer
             && load.limit == limit
+            && !(mode == Some(Mode::Strict) && call.answer.is_by_policy())
             && let Some(start) = said.window_start_ms
         {
             *used

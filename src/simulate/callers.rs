@@ -8,6 +8,7 @@ use crate::drill::arrivals::Arrival;
 use crate::drill::arrivals::Arrivals;
 use crate::drill::record::Answer;
 use crate::drill::record::Call;
+use crate::drill::scenario::Load;
 use crate::drill::scenario::Scenario;
 use crate::drill::settled::key_name;
 
@@ -58,6 +59,17 @@ pub struct Callers {
     /// Names by load: tenant and limit; keys by number.
     names: Vec<(Rc<str>, Rc<str>, bool)>,
     keys: BTreeMap<u32, Rc<str>>,
+}
+
+/// How often callers are going to ask, about.
+pub fn planned(scenario: &Scenario) -> u64 {
+    let of = |load: &Load| {
+        let regions = u64::try_from(load.regions.len()).unwrap_or(u64::MAX);
+        let (from, until) = load.span_ms;
+        let lasts_ms = until.saturating_sub(from);
+        load.rate.saturating_mul(regions).saturating_mul(lasts_ms) / 1_000
+    };
+    scenario.loads.iter().map(of).fold(0, u64::saturating_add)
 }
 
 impl Callers {

@@ -6,7 +6,9 @@
 
 mod disk;
 mod hearing;
+mod joining;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::domain::draws::Draws;
@@ -15,6 +17,7 @@ use crate::domain::time::Span;
 pub use disk::Body;
 pub use disk::Disk;
 pub use disk::Entry;
+pub use disk::Members;
 pub use disk::Snapshot;
 pub use disk::Voter;
 
@@ -30,8 +33,6 @@ const SNAPSHOT_ENTRIES: u64 = 2_000;
 const KEPT_ENTRIES: u64 = 500;
 /// Entries of one message.
 const BATCH: usize = 512;
-/// Entries that a learner may lack when it becomes a voter.
-const LAG_MAX: u64 = 1_000;
 /// An append without an answer for longer is taken for lost.
 const ANSWER_WITHIN: Span = Span::from_ms(700);
 
@@ -52,6 +53,8 @@ pub const fn patience(rank: u64) -> (Span, Span, Span) {
 pub struct Message {
     /// The sender's directory.
     pub voter: u64,
+    /// The directory that is meant; none: whichever is there.
+    pub to: Option<u64>,
     /// Its term.
     pub term: u64,
     /// What it says.
@@ -104,6 +107,10 @@ pub enum Word {
     },
     /// Stand for election at once.
     TakeOver,
+    /// Which directory is there?
+    Who,
+    /// The answer, also to what was meant for another directory. Neither changes anything but what the other knows.
+    Here,
 }
 
 /// Messages, and to whom.
@@ -112,7 +119,7 @@ pub type Outbox = Vec<(usize, Message)>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     Follower,
-    Candidate { is_trial: bool, votes: Vec<usize> },
+    Candidate { is_trial: bool, votes: Vec<u64> },
     Leader,
 }
 
@@ -186,19 +193,24 @@ impl Node {
     }
 
     fn is_voter(&self, disk: &Disk) -> bool {
-        disk.voters().contains(&(self.own, disk.voter))
+        let own = (self.own, disk.voter);
+        disk.members().is_some_and(|members| members.has_voter(own))
     }
 
-    fn is_majority(&self, disk: &Disk, has: impl Fn(&Voter) -> bool) -> bool {
-        let voters = disk.voters();
-        let count = voters.iter().filter(|voter| has(voter)).count();
-        count * 2 > voters.len()
+    fn is_majority(disk: &Disk, is_so: impl Fn(&Voter) -> bool) -> bool {
+        disk.members()
+            .is_some_and(|members| members.is_majority(is_so))
+    }
+
+    /// Whether a member is this process itself.
+    fn is_self(&self, disk: &Disk, voter: Voter) -> bool {
+        voter == (self.own, disk.voter)
     }
 
     /// For how long it has heard no majority; of a leader.
     pub fn hears_majority(&self, disk: &Disk, boot: Span) -> bool {
-        self.is_majority(disk, |(region, voter)| {
-            *region == self.own
+        Self::is_majority(disk, |(region, voter)| {
+            self.is_self(disk, (*region, *voter))
                 || self.peers.get(*region).is_some_and(|peer| {
                     peer.voter == Some(*voter)
                         && peer
@@ -241,31 +253,10 @@ impl Node {
         Some(disk.last().0)
     }
 
-    /// Takes a member in whose directory is another one than before, once it has nearly everything.
-    pub fn take_back(&mut self, disk: &mut Disk, boot: Span, out: &mut Outbox) {
-        let last = disk.last().0;
-        let is_settled = disk
-            .voters
-            .last()
-            .is_none_or(|(index, _)| *index <= disk.committed);
-        if !self.leads() || !is_settled {
-            return;
-        }
-        let mut voters = disk.voters().to_vec();
-        let replaced = voters.iter_mut().find_map(|(region, voter)| {
-            let peer = self.peers.get(*region)?;
-            let new = peer.voter.filter(|known| known != voter)?;
-            let is_near = peer.matched > 0 && peer.matched + LAG_MAX >= last;
-            (*region != self.own && is_near).then(|| *voter = new)
-        });
-        if replaced.is_some() {
-            self.propose(disk, boot, Body::Voters(voters), out);
-        }
-    }
-
-    fn say(&self, disk: &Disk, to: usize, word: Word, out: &mut Outbox) {
+    fn say(&self, disk: &Disk, (to, voter): (usize, Option<u64>), word: Word, out: &mut Outbox) {
         let message = Message {
             voter: disk.voter,
+            to: voter,
             term: disk.term,
             word,
         };
@@ -284,6 +275,16 @@ impl Node {
         {
             peer.next = peer.matched + 1;
             peer.waiting_since = None;
+        }
+        let voter = peer.voter;
+        let is_member = |voter| {
+            disk.members()
+                .is_some_and(|members| members.has((to, voter)))
+        };
+        if !voter.is_some_and(is_member) {
+            // Nothing of the log is for who takes no part in it.
+            self.say(disk, (to, None), Word::Who, out);
+            return;
         }
         let before = peer.next.saturating_sub(1);
         let word = match disk.term_at(before) {
@@ -312,7 +313,7 @@ impl Node {
             },
         };
         peer.waiting_since.get_or_insert(boot);
-        self.say(disk, to, word, out);
+        self.say(disk, (to, voter), word, out);
     }
 
     fn tell_all(&mut self, disk: &Disk, boot: Span, out: &mut Outbox) {
@@ -352,19 +353,21 @@ impl Node {
         self.leader = None;
         self.role = Role::Candidate {
             is_trial,
-            votes: vec![self.own],
+            votes: vec![disk.voter],
         };
         let (_, least, most) = patience(self.rank);
         let more = self.draws.up_to(most.minus(least));
         self.elect_at = boot.plus(least).plus(more);
         let last = disk.last();
-        for to in 0..self.peers.len() {
+        let sets = disk.members().into_iter().flat_map(|it| &it.voters);
+        let voters: BTreeSet<Voter> = sets.flatten().copied().collect();
+        for (to, voter) in voters {
             let word = Word::Vote {
                 is_trial,
                 is_wanted,
                 last,
             };
-            self.say(disk, to, word, out);
+            self.say(disk, (to, Some(voter)), word, out);
         }
         self.count_votes(disk, boot, out);
     }
@@ -374,7 +377,7 @@ impl Node {
             return;
         };
         let is_trial = *is_trial;
-        if !self.is_majority(disk, |(region, _)| votes.contains(region)) {
+        if !Self::is_majority(disk, |(_, voter)| votes.contains(voter)) {
             return;
         }
         if is_trial {
@@ -392,10 +395,12 @@ impl Node {
                 ..Peer::default()
             };
         }
-        // Who voted has been heard.
-        for (region, voter) in disk.voters().to_vec() {
-            if let Some(peer) = self.peers.get_mut(region) {
-                peer.voter = Some(voter);
+        // Who votes is known; the newest directory of a region that was taken back last.
+        let members = disk.members().into_iter();
+        let known = members.flat_map(|it| it.voters.iter().flatten().chain(&it.learners));
+        for (region, voter) in known {
+            if let Some(peer) = self.peers.get_mut(*region) {
+                peer.voter = Some(*voter);
             }
         }
         self.propose(disk, boot, Body::Blank, out);
@@ -405,8 +410,8 @@ impl Node {
     fn commit(&self, disk: &mut Disk) -> bool {
         let mut index = disk.last().0;
         while index > disk.committed {
-            let is_everywhere = self.is_majority(disk, |(region, voter)| {
-                *region == self.own
+            let is_everywhere = Self::is_majority(disk, |(region, voter)| {
+                self.is_self(disk, (*region, *voter))
                     || self
                         .peers
                         .get(*region)
@@ -440,7 +445,7 @@ impl Node {
     pub fn hand_over(&self, disk: &Disk, to: usize, out: &mut Outbox) -> bool {
         let has_all = self.leads() && self.has(disk, to, disk.last().0);
         if has_all {
-            self.say(disk, to, Word::TakeOver, out);
+            self.say(disk, (to, None), Word::TakeOver, out);
         }
         has_all
     }

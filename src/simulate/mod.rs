@@ -35,10 +35,33 @@ use crate::drill::scenario::Scenario;
 
 use world::World;
 
+/// Calls of one run: what all of them are told is kept, in 100 to 200 bytes each.
+pub const CALLS_MAX: u64 = 20_000_000;
+
 /// Runs a scenario in virtual time. The same scenario and seed give the same record.
 ///
 /// # Errors
-/// When the regions do not become one cluster, or a step cannot be carried out.
+/// When callers would ask too often, the regions do not become one cluster, a step cannot be carried out, or what cannot be
+/// was found: an entry that was committed and is another one by now.
 pub fn run(scenario: &Scenario, seed: u64) -> Result<Record, String> {
-    World::new(scenario, seed)?.run()
+    run_telling(scenario, seed, &mut |_, _| {})
+}
+
+/// The same; `tell` is told twenty times how far it is: milliseconds since callers began, and calls that were answered.
+///
+/// # Errors
+/// See [`run`].
+pub fn run_telling(
+    scenario: &Scenario,
+    seed: u64,
+    tell: &mut dyn FnMut(u64, usize),
+) -> Result<Record, String> {
+    let planned = callers::planned(scenario);
+    if planned > CALLS_MAX {
+        return Err(format!(
+            "callers would ask {planned} times, and one run in virtual time takes {CALLS_MAX}: let it last shorter, or let \
+             them ask less often"
+        ));
+    }
+    World::new(scenario, seed)?.run(tell)
 }

@@ -410,6 +410,13 @@ impl Process {
             self.install(context);
             self.apply(context);
             self.follow_lead(context);
+            let log = &context.disk.log;
+            // Nothing that comes later mends that, and to wait for it would be to wait for ever.
+            let fault = log.fault().or_else(|| log.lacks(self.applied));
+            if let Some(fault) = fault {
+                context.out.push(Out::Broken(fault));
+                return;
+            }
             if let Some((from, word)) = self.to_leader.pop_front() {
                 self.hear_region(context, from, word);
             } else if let Some(word) = self.to_region.pop_front() {

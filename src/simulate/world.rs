@@ -15,6 +15,7 @@ use crate::drill::settled::Settling;
 use crate::drill::settled::Window;
 
 use super::agenda::Agenda;
+use super::callers;
 use super::callers::Callers;
 use super::clock::Clock;
 use super::founding;
@@ -31,6 +32,8 @@ use super::steps::Running;
 /// Regions must be one cluster, with the scenario's limits, in this time.
 const FOUNDED_WITHIN: u64 = 60_000 * MS;
 const FOUNDING_STEP: u64 = 50 * MS;
+/// So often it is told how far it is.
+const TOLD_TIMES: u64 = 20;
 /// What a process takes to begin: at least, and up to so much more.
 const START: (u64, u64) = (150 * MS, 150 * MS);
 /// Clocks are off by up to so many nanoseconds, and drift by up to so many millionths, as those of machines that a time
@@ -126,7 +129,7 @@ impl<'s> World<'s> {
         // At any time of any day.
         let day = draws.below(400 * 86_400) * 1_000_000_000 + draws.below(1_000_000_000);
         let ids: Vec<u64> = names.iter().map(|_| draws.draw()).collect();
-        let voters = voters(&names, &ids);
+        let members = members(&names, &ids);
         let place = |draws: &mut Draws, id: u64| {
             let off = signed(draws.below(2 * OFFSET_MAX + 1)) - signed(OFFSET_MAX);
             let drift_ppm = signed(draws.below(2 * DRIFT_MAX + 1)) - signed(DRIFT_MAX);
@@ -136,7 +139,7 @@ impl<'s> World<'s> {
                     wall_offset: signed(day) + off,
                     drift_ppm,
                 },
-                disk: Disk::empty(log::Disk::founded(id, voters.clone())),
+                disk: Disk::empty(log::Disk::founded(id, members.clone())),
                 process: None,
                 held_back: None,
                 backup: None,
@@ -180,17 +183,24 @@ impl<'s> World<'s> {
         self.at.saturating_sub(self.begins) / MS
     }
 
-    /// Runs the drill from the founding to the last look.
+    /// Runs the drill from the founding to the last look, and tells now and then how far it is.
     ///
     /// # Errors
-    /// When the regions do not become one cluster, or a step cannot be carried out.
-    pub fn run(mut self) -> Result<Record, String> {
+    /// When the regions do not become one cluster, a step cannot be carried out, or what cannot be was
+    /// found.
+    pub fn run(mut self, tell: &mut dyn FnMut(u64, usize)) -> Result<Record, String> {
         self.found()?;
-        self.begin();
+        self.begin()?;
+        let tell_every = (self.scenario.duration_ms * MS / TOLD_TIMES).max(1);
+        let mut tell_at = self.begins + tell_every;
         while !self.is_over
             && let Some((at, happening)) = self.events.take_next()
         {
             self.at = at;
+            if at >= tell_at {
+                tell_at = at + tell_every;
+                tell(self.now_ms(), self.record.calls.len());
+            }
             self.take(happening);
             if let Some(error) = self.error.take() {
                 return Err(error);
@@ -200,12 +210,16 @@ impl<'s> World<'s> {
         Ok(self.record)
     }
 
-    fn run_until(&mut self, until: u64) {
+    fn run_until(&mut self, until: u64) -> Result<(), String> {
         while let Some((at, happening)) = self.events.take_before(until + 1) {
             self.at = at;
             self.take(happening);
         }
         self.at = until;
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
     }
 
     /// The cluster has a name and the scenario's limits, everywhere.
@@ -215,7 +229,7 @@ impl<'s> World<'s> {
             if self.at >= FOUNDED_WITHIN {
                 return Err("the regions did not become one cluster".to_owned());
             }
-            self.run_until(self.at + FOUNDING_STEP);
+            self.run_until(self.at + FOUNDING_STEP)?;
             // What came of it may be lost on the way: whoever administers looks, and asks again. Twice does no harm.
             let place = self.places.first();
             let process = place.and_then(|place| place.process.as_ref());
@@ -224,7 +238,7 @@ impl<'s> World<'s> {
                 && let Some(command) = next.cloned()
             {
                 self.happen_to(0, Event::Administer(Box::new(command)));
-                self.run_until(self.at + 20 * FOUNDING_STEP);
+                self.run_until(self.at + 20 * FOUNDING_STEP)?;
             }
         }
         Ok(())
@@ -251,14 +265,18 @@ impl<'s> World<'s> {
     }
 
     /// Callers begin at any time.
-    fn begin(&mut self) {
+    fn begin(&mut self) -> Result<(), String> {
         let wait = self.draws.below(1_000 * MS);
-        self.run_until(self.at + wait);
+        self.run_until(self.at + wait)?;
         self.begins = self.at;
         let first = self.places.first();
         let began = first.map(|place| place.clock.region_time(self.at));
         self.record.began_unix_ms = began.map_or(0, crate::domain::time::Timestamp::as_unix_ms);
         self.record.faults_of_links = vec![0; self.places.len()];
+        let planned = callers::planned(self.scenario);
+        // Twice as much would be taken while it grows.
+        let planned = usize::try_from(planned + planned / 50).unwrap_or(0);
+        self.record.calls.reserve(planned);
         self.begin_to_call();
         for (number, step) in self.scenario.steps.iter().enumerate() {
             self.schedule(self.begins + step.at_ms * MS, Happening::Step(number));
@@ -268,6 +286,7 @@ impl<'s> World<'s> {
         }
         let end = self.begins + self.scenario.duration_ms * MS;
         self.schedule(end, Happening::Settle);
+        Ok(())
     }
 
     fn take(&mut self, happening: Happening) {
@@ -409,6 +428,11 @@ impl<'s> World<'s> {
                 }
                 Out::Tell(attempt, answer) => self.tried(attempt, answer),
                 Out::Ended => self.end(region),
+                Out::Broken(what) => {
+                    let name = self.scenario.region(region);
+                    let now_ms = self.now_ms();
+                    self.error = Some(format!("{now_ms} ms: the log of {name}: {what}"));
+                }
             }
         }
     }
@@ -431,8 +455,8 @@ pub fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Who votes: an odd number, or two; the first by name.
-fn voters(names: &[RegionName], ids: &[u64]) -> Vec<log::Voter> {
+/// Who votes: an odd number, or two; the first by name. The others listen.
+fn members(names: &[RegionName], ids: &[u64]) -> log::Members {
     let mut order: Vec<usize> = (0..names.len()).collect();
     order.sort_by_key(|region| names.get(*region));
     let count = match order.len() {
@@ -440,8 +464,13 @@ fn voters(names: &[RegionName], ids: &[u64]) -> Vec<log::Voter> {
         even if even % 2 == 0 => even.saturating_sub(1),
         odd => odd,
     };
-    let voting = order.into_iter().take(count);
-    voting
+    let mut voters: Vec<log::Voter> = order
+        .into_iter()
         .filter_map(|region| Some((region, *ids.get(region)?)))
-        .collect()
+        .collect();
+    let learners = voters.split_off(count);
+    log::Members {
+        voters: vec![voters],
+        learners,
+    }
 }

@@ -35,6 +35,12 @@ const FOUND: [(&str, u64); 8] = [
     ("partition-majority", 1),
     ("partition-majority", 167),
 ];
+/// Seeds of longer runs of `chaos` that found something, and how long each lasts: the shortest that showed it.
+const FOUND_LONG: [(u64, u64); 0] = [];
+/// A leader that was cut off and replaced does not know it. Its successor freezes, the third region loses its data, and the
+/// first comes back: it finds an empty region that would follow it. Both together decide nothing, or what the successor
+/// had decided would be lost.
+const REPLACED_LEADER: &str = include_str!("replaced-leader.toml");
 /// Seeds of each drill that are always tried.
 const SEEDS: u64 = 2;
 /// Seeds of `chaos` that are always tried, and how long each lasts.
@@ -115,7 +121,9 @@ fn simulated_chaos_passes() {
     let found = FOUND.iter().filter(|(name, _)| *name == chaos::NAME);
     let runs: Vec<(String, String, u64)> = seeds(CHAOS_SEEDS)
         .chain(found.map(|(_, seed)| *seed))
-        .map(|seed| (chaos::NAME.to_owned(), chaos::text(seed, CHAOS_MS), seed))
+        .map(|seed| (seed, CHAOS_MS))
+        .chain(FOUND_LONG)
+        .map(|(seed, lasts_ms)| (chaos::NAME.to_owned(), chaos::text(seed, lasts_ms), seed))
         .collect();
     let faults = faults(&runs);
     assert!(
@@ -154,6 +162,60 @@ fn simulated_drills_that_nobody_reads_still_fail() {
     drop(child.stdout.take());
     let status = child.wait().expect("ends");
     assert_eq!(status.code(), Some(1));
+}
+
+#[test]
+fn simulated_leader_that_was_replaced_decides_nothing_with_an_emptied_region() {
+    let of = |seed| {
+        (
+            "replaced-leader".to_owned(),
+            REPLACED_LEADER.to_owned(),
+            seed,
+        )
+    };
+    let runs: Vec<(String, String, u64)> = seeds(CHAOS_SEEDS).map(of).collect();
+    let faults = faults(&runs);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// A limit that lets everything through while nobody can decide: what it lets through is nobody's count.
+#[test]
+fn simulated_strict_limits_that_fail_open_pass() {
+    let shipped = SHIPPED.iter().find(|one| one.name == "partition-majority");
+    let text = shipped.expect("a drill").text;
+    let strict = "mode = \"strict\"";
+    assert!(text.contains(strict));
+    let text = text.replace(strict, "mode = \"strict\", on_unavailable = \"open\"");
+    let scenario = Scenario::parse("open", &text).expect("a scenario");
+    let record = simulate::run(&scenario, 1).expect("a run");
+    let by_policy = record
+        .calls
+        .iter()
+        .filter(|call| call.answer.is_by_policy());
+    assert!(by_policy.count() > 10);
+    let report = report::report(&scenario, &record, Stage::Simulation, 1);
+    let about_counts = report.findings.iter().filter(|finding| {
+        ["counters-agree", "charged-once", "converged"]
+            .iter()
+            .any(|word| finding.expectation.starts_with(word))
+    });
+    let mut compared = 0;
+    for finding in about_counts {
+        assert!(finding.is_met, "{finding:?}");
+        compared += 1;
+    }
+    assert!(compared >= 2, "{:#?}", report.findings);
+}
+
+#[test]
+fn simulated_callers_are_bounded() {
+    let text = "title = \"t\"\nregions = [\"a\", \"b\"]\nduration = \"2h\"\nexpect = [ { that = \"answered\", at_least = 1 } ]\n\
+                [limits]\nl = { algorithm = \"fixed_window\", quota = 60, window = \"4s\", mode = \"regional\" }\n\
+                [[load]]\nlimit = \"l\"\nrate = 2000\n";
+    let scenario = Scenario::parse_virtual("t", text).unwrap_or_else(|error| panic!("{error}"));
+    let error = simulate::run(&scenario, 1).expect_err("too many");
+    assert!(error.contains("28800000"), "{error}");
+    assert!(error.contains(&simulate::CALLS_MAX.to_string()), "{error}");
 }
 
 /// Byte for byte; and another seed is another run.

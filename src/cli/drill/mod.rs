@@ -58,6 +58,9 @@ use processes::Processes;
 use progress::Progress;
 use stage::Stage;
 
+/// Virtual runs of this length and more tell how far they are: they take longer than one waits in silence.
+const TOLD_MS_MIN: u64 = 20 * 60_000;
+
 /// Arguments of `drill`.
 #[derive(Debug, Args)]
 #[command(about = "Rehearse a failure, and get a verdict", after_help = EXAMPLES)]
@@ -248,7 +251,7 @@ fn run(args: &RunArgs, format: OutputFormat) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     if args.simulate {
-        let record = simulate::run(&scenario, seed).map_err(|error| anyhow::anyhow!(error))?;
+        let record = in_virtual_time(&scenario, seed)?;
         let ran = Ran {
             scenario: Arc::new(scenario),
             record,
@@ -280,6 +283,20 @@ struct Ran {
     stage: report::Stage,
     /// What was done otherwise than the scenario says.
     notes: Vec<String>,
+}
+
+/// Runs it without processes; a long one tells how far it is.
+fn in_virtual_time(scenario: &Scenario, seed: u64) -> anyhow::Result<Record> {
+    let progress = Progress::to_stderr();
+    let is_long = scenario.duration_ms >= TOLD_MS_MIN;
+    let record = simulate::run_telling(scenario, seed, &mut |at_ms, calls| {
+        if is_long {
+            let whole = seconds(scenario.duration_ms);
+            progress.standing(at_ms, &format!("of {whole} in virtual time, {calls} calls"));
+        }
+    });
+    progress.end();
+    record.map_err(|error| anyhow::anyhow!(error))
 }
 
 /// Judges a record, and tells and writes what came of it.

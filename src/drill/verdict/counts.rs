@@ -34,6 +34,11 @@ fn told(scenario: &Scenario, record: &Record, counted: &Counted) -> (u64, u64) {
     let calls = calls_of(scenario, record, counted.limit)
         .filter(|(call, tenant)| call.key == counted.key && *tenant == counted.tenant);
     for (call, _) in calls {
+        // A failure policy lets through what is debited afterwards as far as there is something left, or never.
+        if call.answer.is_by_policy() {
+            doubtful += call.cost * u64::from(may_be_of(scenario, record, counted, call));
+            continue;
+        }
         match &call.answer {
             // In whatever epoch: no drill resets a counter, and what a new epoch forgot is missing.
             Answer::Allowed(said) if said.window_start_ms == Some(counted.window_start_ms) => {

@@ -11,13 +11,44 @@ use super::SNAPSHOT_ENTRIES;
 /// A voter: its region, and the id of its directory.
 pub type Voter = (usize, u64);
 
+/// Who takes part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Who votes. Two sets while the second takes the place of the first: nothing is decided then without a majority of
+    /// each.
+    pub voters: Vec<Vec<Voter>>,
+    /// Who is told everything, and does not vote.
+    pub learners: Vec<Voter>,
+}
+
+impl Members {
+    /// Whether of every set of voters more than half are so.
+    pub fn is_majority(&self, is_so: impl Fn(&Voter) -> bool) -> bool {
+        let is_most = |set: &Vec<Voter>| {
+            let count = set.iter().filter(|voter| is_so(voter)).count();
+            count * 2 > set.len()
+        };
+        !self.voters.is_empty() && self.voters.iter().all(is_most)
+    }
+
+    /// Whether it votes.
+    pub fn has_voter(&self, voter: Voter) -> bool {
+        self.voters.iter().any(|set| set.contains(&voter))
+    }
+
+    /// Whether it takes part.
+    pub fn has(&self, member: Voter) -> bool {
+        self.has_voter(member) || self.learners.contains(&member)
+    }
+}
+
 /// What an entry says.
 #[derive(Clone, Debug)]
 pub enum Body {
     /// A leader has begun.
     Blank,
-    /// Who votes from here on.
-    Voters(Vec<Voter>),
+    /// Who takes part from here on.
+    Members(Members),
     /// Something for the machine.
     Payload(Box<Payload>),
 }
@@ -36,8 +67,8 @@ pub struct Entry {
 pub struct Snapshot {
     /// The place and its term.
     pub last: (u64, u64),
-    /// Who voted then.
-    pub voters: Vec<Voter>,
+    /// Who took part then.
+    pub members: Members,
     /// The machine.
     pub bytes: Rc<Vec<u8>>,
 }
@@ -54,9 +85,11 @@ pub struct Disk {
     entries: VecDeque<Entry>,
     /// The newest entry that is known to be committed.
     pub(super) committed: u64,
-    /// Who votes, from which place on.
-    pub(super) voters: Vec<(u64, Vec<Voter>)>,
+    /// Who takes part, from which place on.
+    members: Vec<(u64, Members)>,
     pub(super) snapshot: Option<Snapshot>,
+    /// What cannot be, and was.
+    fault: Option<String>,
 }
 
 impl Disk {
@@ -69,17 +102,18 @@ impl Disk {
             base: (0, 0),
             entries: VecDeque::new(),
             committed: 0,
-            voters: Vec::new(),
+            members: Vec::new(),
             snapshot: None,
+            fault: None,
         }
     }
 
     /// One of a cluster that was just founded.
-    pub fn founded(voter: u64, voters: Vec<Voter>) -> Self {
+    pub fn founded(voter: u64, members: Members) -> Self {
         let mut disk = Self::empty(voter);
         disk.append(Entry {
             term: 0,
-            body: Rc::new(Body::Voters(voters)),
+            body: Rc::new(Body::Members(members)),
         });
         disk.committed = 1;
         disk
@@ -102,6 +136,25 @@ impl Disk {
         self.committed
     }
 
+    /// What cannot be, and was: an entry that was committed here is another one by now.
+    pub fn fault(&self) -> Option<String> {
+        self.fault.clone()
+    }
+
+    /// What a machine that has applied so much can never get here, though it is committed.
+    pub fn lacks(&self, applied: u64) -> Option<String> {
+        let is_lacking = applied < self.committed && self.entry(applied + 1).is_none();
+        is_lacking.then(|| {
+            let (committed, (last, _), (base, _)) = (self.committed, self.last(), self.base);
+            let snapshot = self.snapshot.as_ref().map(|snapshot| snapshot.last.0);
+            format!(
+                "entry {} cannot be applied: {committed} are committed, there are {base} to {last}, and a snapshot \
+                 of {snapshot:?}",
+                applied + 1
+            )
+        })
+    }
+
     /// The newest snapshot.
     pub const fn snapshot(&self) -> Option<&Snapshot> {
         self.snapshot.as_ref()
@@ -120,15 +173,27 @@ impl Disk {
         self.entry(index).map(|entry| entry.term)
     }
 
-    /// Who votes.
+    /// Who takes part, by the newest entry that says so, whether that is committed or not.
+    pub fn members(&self) -> Option<&Members> {
+        self.members.last().map(|(_, members)| members)
+    }
+
+    /// Who votes; while one set takes the place of another: the new one.
     pub fn voters(&self) -> &[Voter] {
-        self.voters.last().map_or(&[], |(_, voters)| voters)
+        let newest = self.members().and_then(|members| members.voters.last());
+        newest.map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether the newest entry that says who takes part is committed.
+    pub(super) fn are_members_settled(&self) -> bool {
+        let newest = self.members.last();
+        newest.is_none_or(|(index, _)| *index <= self.committed)
     }
 
     pub(super) fn append(&mut self, entry: Entry) {
         let index = self.last().0 + 1;
-        if let Body::Voters(voters) = &*entry.body {
-            self.voters.push((index, voters.clone()));
+        if let Body::Members(members) = &*entry.body {
+            self.members.push((index, members.clone()));
         }
         self.entries.push_back(entry);
     }
@@ -136,7 +201,7 @@ impl Disk {
     pub(super) fn truncate(&mut self, after: u64) {
         let kept = after.saturating_sub(self.base.0);
         self.entries.truncate(usize::try_from(kept).unwrap_or(0));
-        self.voters.retain(|(index, _)| *index <= after);
+        self.members.retain(|(index, _)| *index <= after);
     }
 
     /// Whether enough was applied since the last snapshot.
@@ -150,15 +215,15 @@ impl Disk {
         let Some(term) = self.term_at(index) else {
             return;
         };
-        let known = self.voters.iter().rev();
-        let voters = known
-            .clone()
-            .find(|(from, _)| *from <= index)
-            .map(|(_, voters)| voters.clone())
-            .unwrap_or_default();
+        let before = self.members.iter().rposition(|(from, _)| *from <= index);
+        // Those before are over for good.
+        self.members.drain(..before.unwrap_or(0));
+        let members = before.and(self.members.first());
         self.snapshot = Some(Snapshot {
             last: (index, term),
-            voters,
+            members: members
+                .map(|(_, members)| members.clone())
+                .unwrap_or_default(),
             bytes: Rc::new(bytes),
         });
         let from = index.saturating_sub(KEPT_ENTRIES);
@@ -172,7 +237,7 @@ impl Disk {
     pub(super) fn install(&mut self, snapshot: &Snapshot) {
         self.base = snapshot.last;
         self.entries.clear();
-        self.voters = vec![(snapshot.last.0, snapshot.voters.clone())];
+        self.members = vec![(snapshot.last.0, snapshot.members.clone())];
         self.committed = snapshot.last.0;
         self.snapshot = Some(snapshot.clone());
     }
@@ -199,10 +264,82 @@ pub(super) fn take(
             continue;
         }
         if disk.term_at(at).is_some() {
+            if at <= disk.committed {
+                disk.fault = Some(format!(
+                    "entry {at} is committed, and becomes one of term {}",
+                    entry.term
+                ));
+            }
             disk.truncate(at - 1);
         }
         disk.append(entry);
     }
     disk.committed = disk.committed.max(committed.min(at));
     Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members() -> Members {
+        Members {
+            voters: vec![vec![(0, 10), (1, 11), (2, 12)]],
+            learners: Vec::new(),
+        }
+    }
+
+    fn blank(term: u64) -> Entry {
+        Entry {
+            term,
+            body: Rc::new(Body::Blank),
+        }
+    }
+
+    #[test]
+    fn two_sets_of_voters_decide_by_a_majority_of_each() {
+        let mut members = members();
+        let has = |members: &Members, voters: &[u64]| {
+            members.is_majority(|(_, voter)| voters.contains(voter))
+        };
+        assert!(has(&members, &[10, 12]));
+        assert!(!has(&members, &[10, 22]));
+        members.voters.push(vec![(0, 10), (1, 11), (2, 22)]);
+        // The one who was emptied and one more: of the old set that is one of three.
+        assert!(!has(&members, &[10, 22]));
+        assert!(!has(&members, &[10, 12]));
+        assert!(has(&members, &[10, 11]));
+        assert!(members.has_voter((2, 12)) && members.has_voter((2, 22)));
+        assert!(!Members::default().is_majority(|_| true));
+    }
+
+    #[test]
+    fn a_committed_entry_that_becomes_another_one_is_a_fault() {
+        let mut disk = Disk::founded(10, members());
+        assert_eq!(take(&mut disk, (1, 0), vec![blank(1), blank(1)], 2), Ok(3));
+        // What is not committed may be another one.
+        assert_eq!(take(&mut disk, (2, 1), vec![blank(2)], 2), Ok(3));
+        assert_eq!(disk.fault(), None);
+        assert_eq!(take(&mut disk, (1, 0), vec![blank(3)], 2), Ok(2));
+        let fault = disk.fault().expect("a fault");
+        assert!(fault.contains("entry 2"), "{fault}");
+    }
+
+    #[test]
+    fn what_is_committed_and_is_neither_there_nor_in_a_snapshot_is_told() {
+        let mut disk = Disk::founded(10, members());
+        assert_eq!(disk.lacks(0), None);
+        disk.committed = 3;
+        assert_eq!(disk.lacks(0), None, "the next one is there");
+        let lacks = disk.lacks(1).expect("the second is not");
+        assert!(lacks.contains("entry 2"), "{lacks}");
+        disk.install(&Snapshot {
+            last: (5, 1),
+            members: members(),
+            bytes: Rc::new(Vec::new()),
+        });
+        assert_eq!(disk.voters().len(), 3);
+        assert!(disk.lacks(1).is_some(), "a snapshot that cannot be read");
+        assert_eq!(disk.lacks(5), None);
+    }
 }

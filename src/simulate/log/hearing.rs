@@ -22,11 +22,19 @@ impl Node {
         message: Message,
         out: &mut Outbox,
     ) {
-        let is_trial = matches!(
+        if message.to.is_some_and(|to| to != disk.voter) {
+            self.say(disk, (from, None), Word::Here, out);
+            return;
+        }
+        let back = (from, Some(message.voter));
+        let is_nothing_new = matches!(
             message.word,
-            Word::Vote { is_trial: true, .. } | Word::Voted { is_trial: true, .. }
+            Word::Vote { is_trial: true, .. }
+                | Word::Voted { is_trial: true, .. }
+                | Word::Who
+                | Word::Here
         );
-        if message.term > disk.term && !is_trial && !self.ignores(&message.word, boot) {
+        if message.term > disk.term && !is_nothing_new && !self.ignores(&message.word, boot) {
             self.follow(disk, message.term, boot);
         }
         match message.word {
@@ -42,7 +50,7 @@ impl Node {
                     self.heed(disk, from, message.term, boot);
                     take(disk, before, entries, committed)
                 };
-                self.say(disk, from, Word::Appended { upto, sent }, out);
+                self.say(disk, back, Word::Appended { upto, sent }, out);
             }
             Word::Install { snapshot, sent } => {
                 if message.term >= disk.term {
@@ -51,7 +59,7 @@ impl Node {
                         disk.install(&snapshot);
                     }
                     let upto = Ok(disk.committed);
-                    self.say(disk, from, Word::Appended { upto, sent }, out);
+                    self.say(disk, back, Word::Appended { upto, sent }, out);
                 }
             }
             Word::Appended { upto, sent } => {
@@ -70,7 +78,7 @@ impl Node {
                     is_trial,
                     is_granted,
                 };
-                self.say(disk, from, word, out);
+                self.say(disk, back, word, out);
             }
             Word::Voted {
                 is_trial,
@@ -83,10 +91,9 @@ impl Node {
                     } = &mut self.role
                     && *asked == is_trial
                     && (is_trial || message.term == disk.term)
-                    && disk.voters().contains(&(from, message.voter))
-                    && !votes.contains(&from)
+                    && !votes.contains(&message.voter)
                 {
-                    votes.push(from);
+                    votes.push(message.voter);
                     self.count_votes(disk, boot, out);
                 }
             }
@@ -95,6 +102,21 @@ impl Node {
                     self.stand(disk, boot, false, true, out);
                 }
             }
+            Word::Who => self.say(disk, back, Word::Here, out),
+            Word::Here => self.meet(from, message.voter),
+        }
+    }
+
+    /// Notes which directory is in a region: what is known of the one before does not hold.
+    fn meet(&mut self, from: usize, voter: u64) {
+        if let Some(peer) = self.peers.get_mut(from)
+            && peer.voter != Some(voter)
+        {
+            *peer = Peer {
+                voter: Some(voter),
+                next: 1,
+                ..Peer::default()
+            };
         }
     }
 
@@ -132,7 +154,8 @@ impl Node {
     ) -> bool {
         let (own_index, own_term) = disk.last();
         let has_enough = (last.1, last.0) >= (own_term, own_index);
-        let knows = disk.voters().contains(&(from, voter)) || disk.voters().is_empty();
+        let members = disk.members();
+        let knows = members.is_none_or(|members| members.has_voter((from, voter)));
         if !has_enough || !knows || (!is_wanted && self.is_leased(boot)) {
             return false;
         }
@@ -156,17 +179,10 @@ impl Node {
         out: &mut Outbox,
     ) {
         let last = disk.last().0;
+        self.meet(from, voter);
         let Some(peer) = self.peers.get_mut(from) else {
             return;
         };
-        if peer.voter != Some(voter) {
-            // Another directory: what is known of the one before does not hold.
-            *peer = Peer {
-                voter: Some(voter),
-                next: 1,
-                ..Peer::default()
-            };
-        }
         peer.acked = peer.acked.max(Some(sent));
         peer.waiting_since = None;
         match upto {
@@ -177,6 +193,7 @@ impl Node {
                 if self.commit(disk) {
                     // Others are told at once, not with the next sign of life.
                     self.tell_all(disk, boot, out);
+                    self.finish_change(disk, boot, out);
                 } else if is_behind {
                     self.tell(disk, boot, from, out);
                 }

@@ -138,6 +138,8 @@ pub enum Out {
     Tell(u64, Answer),
     /// It has ended.
     Ended,
+    /// It found what cannot be: the run is worth nothing.
+    Broken(String),
 }
 
 /// What a process works with at one moment.

@@ -71,7 +71,7 @@ impl Process {
             (self.applied, self.applied_term) = (index, entry.term);
             let reply = match &*entry.body {
                 Body::Payload(payload) => Some(self.machine.apply_in(entry.term, payload)),
-                Body::Blank | Body::Voters(_) => None,
+                Body::Blank | Body::Members(_) => None,
             };
             if let Some(reply) = reply {
                 self.entry_applied(context, index, reply);
