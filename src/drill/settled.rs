@@ -192,15 +192,20 @@ impl Settling {
     }
 
     fn say(&self, scenario: &Scenario, one: &Counted) -> String {
+        let used: Vec<String> = one
+            .used
+            .iter()
+            .map(|used| used.map_or_else(|| "nothing".to_owned(), |used| used.to_string()))
+            .collect();
         let name = scenario
             .limits
             .get(one.limit)
             .map_or("?", |limit| &limit.name);
         format!(
-            "{name}, tenant {}, key {}: the regions count {:?}, {} stranded, {} held, where callers were told {}",
+            "{name}, tenant {}, key {}: the regions count {}, {} stranded, {} held, where callers were told {}",
             one.tenant,
             one.key,
-            one.used,
+            used.join(", "),
             one.stranded,
             one.held,
             self.told(one)
@@ -331,7 +336,7 @@ rate  = 1
         let short = counted(&scenario, 0, [Some(4), Some(4)]);
         assert_eq!(
             settling.compare(10, &scenario, &short),
-            Err("loose, tenant a, key 0: the regions count [Some(4), Some(4)], 0 stranded, 0 held, where callers were told 5".to_owned())
+            Err("loose, tenant a, key 0: the regions count 4, 4, 0 stranded, 0 held, where callers were told 5".to_owned())
         );
         let whole = counted(&scenario, 0, [Some(5), Some(5)]);
         assert_eq!(settling.compare(110, &scenario, &whole), Ok(110));
