@@ -25,7 +25,8 @@ use crate::command::told;
 use crate::command::write;
 
 /// Seeds that found something, by drill.
-const FOUND: [(&str, u64); 8] = [
+const FOUND: [(&str, u64); 9] = [
+    (chaos::NAME, 22),
     (chaos::NAME, 34),
     (chaos::NAME, 55),
     (chaos::NAME, 127),

@@ -316,7 +316,8 @@ fn bucket(scenario: &Scenario, record: &Record, limit: usize, rule: (u64, u64, u
     }
 }
 
-/// No window of an approximate limit admitted more over its quota than is stated.
+/// No window of an approximate limit admitted more over its quota than is stated. What the failure policy let through is
+/// counted apart, as of strict limits.
 pub(super) fn overshoot(
     scenario: &Scenario,
     record: &Record,
@@ -342,10 +343,10 @@ pub(super) fn overshoot(
             );
             Judged {
                 place,
-                over: tally.allowed.saturating_sub(quota),
+                over: tally.net().saturating_sub(quota),
                 most,
                 is_wider,
-                can_fail: tally.asked > quota.saturating_add(most),
+                can_fail: tally.is_pressed(quota.saturating_add(most)),
             }
         })
         .collect();
@@ -362,12 +363,14 @@ pub(super) fn overshoot(
         );
         return Found::nothing(wanted, &why);
     }
-    let full = all.values().filter(|tally| tally.allowed >= quota).count();
+    let full = all.values().filter(|tally| tally.net() >= quota).count();
+    let by_policy: u64 = all.values().map(|tally| tally.by_policy).sum();
     let mut note = if worst.beyond() > 0 {
         place_name(worst.place, record)
     } else {
         format!(
-            "{} windows, {full} of them full, {can_fail} asked for more than may be over",
+            "{} windows, {full} of them full, {can_fail} asked for more than may be over; {by_policy} units by the failure \
+             policy",
             all.len()
         )
     };

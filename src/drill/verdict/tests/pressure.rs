@@ -66,6 +66,26 @@ fn overshoot_that_nobody_asked_for_proves_nothing() {
     });
 }
 
+/// What the failure policy let through is no overshoot: it says so in its answers.
+#[test]
+fn units_by_the_failure_policy_are_no_overshoot() {
+    let more = |decided_by: &str| {
+        let mut record = good();
+        for number in 0..5 {
+            let mut said = said(Some(BEGAN + 10_000));
+            said.decided_by = decided_by.to_owned();
+            let sent_ms = 15_000 + number;
+            record.calls.push(call(2, sent_ms, Answer::Allowed(said)));
+        }
+        record
+    };
+    assert_eq!(failed(&more("local")), [11]);
+    let record = more("fallback");
+    assert_eq!(failed(&record), NONE);
+    let note = &judged(&record)[3].note;
+    assert!(note.ends_with("5 units by the failure policy"), "{note}");
+}
+
 /// A bound that is wider because the drill stood still says so.
 #[test]
 fn a_bound_that_is_wider_for_a_stall_is_told() {
