@@ -33,7 +33,6 @@ expect = [
   { that = "answered", at_least = 50 },
   { that = "converged", within = "45s" },
   { that = "healed", within = "45s" },
-]
 "#;
 
 const TAIL: &str = r#"
@@ -41,6 +40,7 @@ const TAIL: &str = r#"
 exports  = { algorithm = "fixed_window", quota = 60, window = "4s", mode = "strict", key = "user" }
 drips    = { algorithm = "token_bucket", capacity = 20, refill = 5, per = "1s", mode = "strict" }
 invoices = { algorithm = "fixed_window", quota = 1000000, window = "1d", mode = "strict", key = "customer" }
+tokens   = { algorithm = "fixed_window", quota = 1000000, window = "1d", mode = "approximate", key = "user" }
 bursts   = { algorithm = "fixed_window", quota = 60, window = "4s", mode = "approximate" }
 api      = { algorithm = "fixed_window", quota = 1000000, window = "1d", mode = "regional" }
 
@@ -68,7 +68,18 @@ rate  = 24
 [[load]]
 limit = "api"
 rate  = 4
+
+[[load]]
+limit = "tokens"
+rate  = 4
+keys  = 3
 "#;
+
+/// A process that is killed forgets what it admitted since it last wrote and told it, 100 ms before at most: of one key
+/// 0.13 units at a rate of 4 with 3 keys. Regions are killed 100 times in an hour: 13 units if each time were the worst,
+/// half as many on the average.
+const FORGOTTEN_UNITS: u64 = 6;
+const FORGOTTEN_UNITS_PER_HOUR: u64 = 20;
 
 /// What may be done, how often as against the others, and how long it lasts at least and at most.
 const KINDS: [(&str, u64, u64, u64); 11] = [
@@ -92,14 +103,32 @@ const KINDS: [(&str, u64, u64, u64); 11] = [
 const TRANSFER_WEIGHT: u64 = 6;
 const CLOCK_WEIGHT: u64 = 6;
 
+/// Whether regions may lose their data. Counts of approximate limits are on the disk of their own region alone: when it
+/// loses them while its peers begin anew too, all that it ever counted is gone, however much that is, and only seeds
+/// without lost data can expect that `tokens` add up.
+const fn may_wipe(seed: u64) -> bool {
+    seed % 2 == 1
+}
+
+/// Units of one key of `tokens` that crashes may have forgotten after so long.
+const fn forgotten_units(duration_ms: u64) -> u64 {
+    FORGOTTEN_UNITS + duration_ms * FORGOTTEN_UNITS_PER_HOUR / 3_600_000
+}
+
 /// The scenario of `seed` that lasts so long, as a file.
 pub fn text(seed: u64, duration_ms: u64) -> String {
     let mut draws = Draws::new(seed);
+    let tokens = if may_wipe(seed) {
+        String::new()
+    } else {
+        let units = forgotten_units(duration_ms);
+        format!("  {{ that = \"counters-agree\", limit = \"tokens\", units = {units} }},\n")
+    };
     let mut text = format!(
         "title    = \"Things go wrong at random\"\n\
          about    = \"Seed {seed}: regions end, freeze, are cut off and lose their data, disks fill, clocks go wrong. Nothing \
          is exceeded, nothing is charged twice, and all is well by itself afterwards.\"\n\
-         duration = \"{duration_ms}ms\"\n{HEAD}\nsteps = [\n"
+         duration = \"{duration_ms}ms\"\n{HEAD}{tokens}]\n\nsteps = [\n"
     );
     let end_ms = duration_ms.saturating_sub(CALM_MS);
     let mut free_from = [CALM_MS; REGIONS.len()];
@@ -118,7 +147,10 @@ pub fn text(seed: u64, duration_ms: u64) -> String {
         if *free > at_ms {
             continue;
         }
-        let (what, lasts_ms) = kind(&mut draws);
+        let (mut what, lasts_ms) = kind(&mut draws);
+        if !may_wipe(seed) {
+            what = what.replace("wipe", "kill");
+        }
         let lasts_ms = lasts_ms.min(end_ms - at_ms);
         let is_wipe = what.contains("wipe");
         if is_wipe && at_ms < wipe_from_ms {
