@@ -179,7 +179,7 @@ pub async fn audit(
 pub struct DrainRequest {
     /// Then it wants traffic again by itself, as in `10m`; at most 24 hours. Absent: until it is resumed.
     #[serde(default)]
-    #[schema(nullable = false, example = "10m")]
+    #[schema(example = "10m")]
     pub ttl: Option<String>,
 }
 

@@ -22,7 +22,7 @@ expect = [
   { that = "healed", within = "25s" },
 ]
 [limits]
-exports = { algorithm = "fixed_window", quota = 40, window = "2s", mode = "strict", key = "user" }
+exports = { algorithm = "fixed_window", quota = 20, window = "2s", mode = "strict", key = "user" }
 invoices = { algorithm = "fixed_window", quota = 1000, window = "1d", mode = "strict" }
 [[load]]
 limit = "exports"
