@@ -1,7 +1,6 @@
 //! Callers: each load asks in each of its regions when its arrivals say, whatever came of the calls before.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -38,8 +37,6 @@ pub struct Callers {
     pub calls: Mutex<Vec<Call>>,
     /// By region of the caller: which region is asked.
     pub routes: Vec<AtomicUsize>,
-    /// Nobody asks any more.
-    pub is_stopped: AtomicBool,
     seed: u64,
 }
 
@@ -51,7 +48,6 @@ impl Callers {
             fleet: Arc::clone(fleet),
             calls: Mutex::new(Vec::new()),
             routes: (0..scenario.regions.len()).map(AtomicUsize::new).collect(),
-            is_stopped: AtomicBool::new(false),
             seed,
         })
     }
@@ -78,9 +74,6 @@ impl Callers {
             let wait_us = arrival.at_us.saturating_sub(now_us);
             if wait_us > 0 {
                 tokio::time::sleep(Duration::from_micros(wait_us)).await;
-            }
-            if self.is_stopped.load(Ordering::Relaxed) {
-                break;
             }
             let Ok(place) = Arc::clone(&places).acquire_owned().await else {
                 break;

@@ -106,17 +106,13 @@ impl Stage {
                 }
                 anyhow::Ok(())
             };
-            // A step that cannot be carried out ends the drill at once: nobody waits for the callers.
+            // A step that cannot be carried out ends the drill at once, and the callers with it.
             tokio::try_join!(load, work).map(drop)
         };
         let standing = self.tell_standing(fleet, &callers, &watched);
-        let finished = tokio::select! {
-            finished = both => finished,
-            () = standing => Ok(()),
-        };
-        if let Err(error) = finished {
-            callers.is_stopped.store(true, Ordering::Relaxed);
-            return Err(error);
+        tokio::select! {
+            finished = both => finished?,
+            () = standing => {}
         }
         let load_ended_ms = fleet.now_ms();
         self.progress
